@@ -1,0 +1,124 @@
+# Copyright (c) 2026, the ddtree.fleet authors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""The lease that keeps two controllers from deploying to the same dest.
+
+It is a JSON file ``<dest>.lock``: whose run holds it, since when, and until when it counts if that run dies. A lease of an
+earlier boot does not count. Every change of it is made under flock, so that of two that come at once one wins.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import json
+import os
+import time
+from typing import Any, Dict, Iterator
+
+BOOT_ID = "/proc/sys/kernel/random/boot_id"
+DEFAULT_MINUTES = 60
+
+
+class LeaseError(Exception):
+    """Somebody else deploys to this dest; the message says who, since when, and what to do."""
+
+
+class Lease:
+    """The lease of one dest (an absolute path)."""
+
+    def __init__(self, dest: str) -> None:
+        self.dest = dest
+        self.path = dest + ".lock"
+
+    def check(self, run: str, take_over: bool = False) -> None:
+        """Raise LeaseError when another run holds the lease."""
+        self._refuse(self.holder(), run, take_over)
+
+    def _refuse(self, held: Dict[str, Any], run: str, take_over: bool) -> None:
+        if held and held["run"] != run and not take_over:
+            raise LeaseError(
+                f"{self.dest} is being deployed to by {held['who']} since {_show(held['since'])}; wait until that run ends, "
+                f"or, if it died, until {_show(held['until'])}, or take the lock over knowingly (lock_take_over)"
+            )
+
+    def acquire(self, run: str, who: str, minutes: int = DEFAULT_MINUTES, take_over: bool = False) -> bool:
+        """Take or renew the lease for ``run``. Gives whether this run did not hold it before."""
+        with self._locked() as fd:
+            held = self._read(fd)
+            self._refuse(held, run, take_over)
+            ours = bool(held) and held["run"] == run
+            now = time.time()
+            lease = {
+                "run": run,
+                "who": who,
+                "since": held["since"] if ours else now,
+                "until": now + 60 * minutes,
+                "boot": _boot_id(),
+            }
+            os.ftruncate(fd, 0)
+            os.pwrite(fd, json.dumps(lease).encode(), 0)
+            return not ours
+
+    def release(self, run: str) -> bool:
+        """Give the lease back. Gives whether ``run`` held it."""
+        if not os.path.exists(self.path):
+            return False
+        with self._locked() as fd:
+            held = self._read(fd)
+            if held and held["run"] != run:
+                return False
+            os.unlink(self.path)
+            return bool(held)
+
+    def holder(self) -> Dict[str, Any]:
+        """Who holds the lease now; empty when nobody does."""
+        try:
+            fd = os.open(self.path, os.O_RDONLY | os.O_CLOEXEC)
+        except FileNotFoundError:
+            return {}
+        try:
+            return self._read(fd)
+        finally:
+            os.close(fd)
+
+    def _read(self, fd: int) -> Dict[str, Any]:
+        try:
+            held: Dict[str, Any] = json.loads(os.pread(fd, 65536, 0))
+            if held["until"] > time.time() and held["boot"] == _boot_id():
+                return held
+        except (ValueError, KeyError, TypeError):
+            pass
+        return {}
+
+    @contextlib.contextmanager
+    def _locked(self) -> Iterator[int]:
+        os.makedirs(os.path.dirname(self.path), exist_ok=True)
+        while True:
+            fd = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+            try:
+                fcntl.flock(fd, fcntl.LOCK_EX)
+                if self._is_current(fd):
+                    yield fd
+                    return
+            finally:
+                os.close(fd)
+
+    def _is_current(self, fd: int) -> bool:
+        """False when the file was given back and deleted while this end waited for it."""
+        try:
+            return os.path.samestat(os.fstat(fd), os.stat(self.path))
+        except FileNotFoundError:
+            return False
+
+
+def _boot_id() -> str:
+    try:
+        with open(BOOT_ID, encoding="ascii") as file:
+            return file.read().strip()
+    except OSError:
+        return ""
+
+
+def _show(when: float) -> str:
+    return time.strftime("%Y-%m-%d %H:%M:%S UTC", time.gmtime(when))

@@ -1,0 +1,176 @@
+# Copyright (c) 2026, the ddtree.fleet authors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""The states that venv_release brings a dest to, each in check mode too."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from typing import Any, Callable, Dict, Optional
+
+from ansible_collections.ddtree.fleet.plugins.module_utils import _manifest
+from ansible_collections.ddtree.fleet.plugins.module_utils._index import HashIndex, index_path
+from ansible_collections.ddtree.fleet.plugins.module_utils._lease import DEFAULT_MINUTES, Lease
+from ansible_collections.ddtree.fleet.plugins.module_utils._releases import GOOD, ReleaseError, Store, write_atomically
+from ansible_collections.ddtree.fleet.plugins.module_utils._tree import FILE, hash_file, run_threads, scan, tree_digest
+
+
+@dataclass(frozen=True)
+class Request:
+    """The options of venv_release; see its documentation."""
+
+    dest: str
+    state: str
+    check: bool
+    release: Optional[str] = None
+    verdict: Optional[str] = None
+    unit: Optional[str] = None
+    restore_unit: bool = False
+    keep: int = 3
+    run_id: Optional[str] = None
+    actor: str = ""
+    lock_minutes: int = DEFAULT_MINUTES
+    lock_take_over: bool = False
+
+
+def reach(request: Request) -> Dict[str, Any]:
+    """Bring the dest to the wanted state; gives a module's result. Raises ReleaseError, LeaseError, TreeError or OSError."""
+    store = Store(request.dest)
+    before = store.active() or ""
+    result: Dict[str, Any] = {"changed": False, "unit_changed": False, "removed": []}
+    release = _resolve(store, request.release)
+    if release:
+        result["release"] = release
+    result.update(STATES[request.state](store, request, release))
+    after = release if request.check and request.state == "active" else (store.active() or "")
+    result.update(active=after, way_back=_way_back(store), store=store.listing())
+    result["diff"] = {"before": {"active": before}, "after": {"active": after}}
+    return result
+
+
+def _resolve(store: Store, release: Optional[str]) -> str:
+    if release != "previous":
+        return release or ""
+    found = store.previous()
+    if not found:
+        raise ReleaseError(f"{store.dest} has no previous release that served well, so there is no way back")
+    return found
+
+
+def _way_back(store: Store) -> str:
+    active = store.active()
+    if active and store.verdict(active) in GOOD:
+        return active
+    return store.previous() or ""
+
+
+def _present(store: Store, request: Request, release: str) -> Dict[str, Any]:
+    if not release:
+        return {}
+    store.need(release)
+    if not request.verdict:
+        return {}
+    changed = store.verdict(release) != request.verdict if request.check else store.judge(release, request.verdict, request.actor)
+    return {"changed": changed}
+
+
+def _active(store: Store, request: Request, release: str) -> Dict[str, Any]:
+    store.need(release)
+    restore = bool(request.unit and request.restore_unit and store.has_unit(release, request.unit))
+    if request.check:
+        return {"changed": store.active() != release}
+    if not request.restore_unit:  # what is put back must not be overwritten by what failed
+        _save_unit(store, request)
+    changed = store.activate(release, request.actor)
+    unit_changed = restore and store.restore_unit(release, str(request.unit))
+    return {"changed": changed or unit_changed, "unit_changed": unit_changed}
+
+
+def _inactive(store: Store, request: Request, release: str) -> Dict[str, Any]:
+    if store.dest_kind() != "release":
+        return {}
+    if not request.check:
+        _save_unit(store, request)
+        store.deactivate(request.actor)
+    return {"changed": True}
+
+
+def _save_unit(store: Store, request: Request) -> None:
+    active = store.active()
+    if request.unit and active:
+        store.save_unit(active, request.unit)
+
+
+def _adopted(store: Store, request: Request, release: str) -> Dict[str, Any]:
+    if store.dest_kind() != "directory":
+        return {}
+    if request.check:
+        return {"changed": True}
+    root = os.fsencode(store.dest)
+    index = HashIndex(index_path(os.fsencode(store.root)))
+    entries = scan(root)
+    hashes: Dict[bytes, str] = {}
+    run_threads(
+        lambda entry: hashes.__setitem__(entry.path, index.lookup(entry) or hash_file(root, entry)),
+        [entry for entry in entries if entry.kind == FILE],
+    )
+    facts = {
+        "files": len(hashes),
+        "bytes": sum(entry.size for entry in entries),
+        "entries": len(entries),
+        "src": store.dest,
+        "source": "adopted",
+        "environment": {},
+    }
+    digest = tree_digest(entries, hashes)
+    adopted = store.adopt(digest, {**facts, "installed_digest": digest}, request.actor)
+    write_atomically(store.manifest_path(adopted), _manifest.render(entries, hashes, label=f"release {adopted}"))
+    if request.unit:
+        store.save_unit(adopted, request.unit)
+    return {"changed": True, "release": adopted}
+
+
+def _absent(store: Store, request: Request, release: str) -> Dict[str, Any]:
+    store.check_removable(release)
+    removed = release in store.releases()
+    if removed and not request.check:
+        store.remove(release, request.actor)
+    return {"changed": removed, "removed": [release] if removed else []}
+
+
+def _pruned(store: Store, request: Request, release: str) -> Dict[str, Any]:
+    if request.keep < 0:
+        raise ReleaseError(f"keep must be 0 or more, not {request.keep}")
+    doomed = store.prunable(request.keep)
+    if not request.check:
+        for name in doomed:
+            store.remove(name, request.actor)
+    return {"changed": bool(doomed), "removed": doomed}
+
+
+def _locked(store: Store, request: Request, release: str) -> Dict[str, Any]:
+    lease = Lease(store.dest)
+    if request.check:
+        lease.check(str(request.run_id), request.lock_take_over)
+    else:
+        lease.acquire(str(request.run_id), request.actor or "somebody", request.lock_minutes, request.lock_take_over)
+    return {}  # a lease is no change of the host: a run that changes nothing takes and gives it back
+
+
+def _unlocked(store: Store, request: Request, release: str) -> Dict[str, Any]:
+    if not request.check:
+        Lease(store.dest).release(str(request.run_id))
+    return {}
+
+
+STATES: Dict[str, Callable[[Store, Request, str], Dict[str, Any]]] = {
+    "present": _present,
+    "active": _active,
+    "inactive": _inactive,
+    "adopted": _adopted,
+    "absent": _absent,
+    "pruned": _pruned,
+    "locked": _locked,
+    "unlocked": _unlocked,
+}

@@ -1,0 +1,42 @@
+# Copyright (c) 2026, the ddtree.fleet authors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""The agent: one program for both ends of a stream, run by a remote Python that reads it from its standard input."""
+
+from __future__ import annotations
+
+import os
+import sys
+from typing import BinaryIO
+
+from ansible_collections.ddtree.fleet.plugins.module_utils._lease import LeaseError
+from ansible_collections.ddtree.fleet.plugins.module_utils._releases import ReleaseError
+from ansible_collections.ddtree.fleet.plugins.module_utils._stream import source, target
+from ansible_collections.ddtree.fleet.plugins.module_utils._stream.wire import Channel, PeerError
+from ansible_collections.ddtree.fleet.plugins.module_utils._tree import TreeError, show
+
+BUFFER = 1 << 20
+
+
+def main(stdin: BinaryIO, stdout: BinaryIO) -> None:
+    """Serve one relay. What goes wrong is one ``error`` message to it, for people; the exit status says nothing."""
+    os.umask(0o022)
+    channel = Channel(stdin, stdout)
+    try:
+        request = channel.receive("scan", "open")
+        if request["op"] == "scan":
+            source.serve(channel, request)
+        else:
+            target.serve(channel, request)
+    except (TreeError, ReleaseError, LeaseError, PeerError) as error:
+        _report(channel, str(error))
+    except OSError as error:
+        place = f"{show(os.fsencode(error.filename))}: " if error.filename else ""
+        _report(channel, f"{place}{error.strerror or error}")
+
+
+def _report(channel: Channel, message: str) -> None:
+    try:
+        channel.send("error", message=message)
+    except OSError:
+        sys.exit(1)  # the relay is gone; nobody is left to tell

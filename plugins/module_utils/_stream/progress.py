@@ -1,0 +1,57 @@
+# Copyright (c) 2026, the ddtree.fleet authors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Progress of one phase, told to the relay at most once a second; it also shows the relay that this end is alive."""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+import time
+from typing import Iterator
+
+from ansible_collections.ddtree.fleet.plugins.module_utils._stream.wire import Channel
+
+INTERVAL_S = 1.0
+HEARTBEAT_S = 5.0
+
+
+class Progress:
+    """Counts files and bytes of a phase; any thread may add."""
+
+    def __init__(self, channel: Channel, phase: str) -> None:
+        self.files = 0
+        self.bytes = 0
+        self._channel = channel
+        self._phase = phase
+        self._lock = threading.Lock()
+        self._told = time.monotonic()
+
+    def add(self, files: int, size: int = 0) -> None:
+        with self._lock:
+            self.files += files
+            self.bytes += size
+            if time.monotonic() - self._told >= INTERVAL_S:
+                self._tell()
+
+    def _tell(self) -> None:
+        self._told = time.monotonic()
+        self._channel.send("progress", phase=self._phase, files=self.files, bytes=self.bytes)
+
+    @contextlib.contextmanager
+    def heartbeat(self) -> Iterator[None]:
+        """Tell the relay every few seconds during one system call that cannot count, such as a sync."""
+        ended = threading.Event()
+
+        def beat() -> None:
+            while not ended.wait(HEARTBEAT_S):
+                with self._lock:
+                    self._tell()
+
+        thread = threading.Thread(target=beat, daemon=True)
+        thread.start()
+        try:
+            yield
+        finally:
+            ended.set()
+            thread.join()

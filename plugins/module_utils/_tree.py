@@ -1,0 +1,205 @@
+# Copyright (c) 2026, the ddtree.fleet authors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Trees: what counts of a directory, listed in one order and named by one digest.
+
+A tree is a directory with all that counts in it: path, type, permission bits, size, and content or link target. Owners and
+times do not count, nor do set-user-ID bits (nothing here carries them) nor ``__pycache__`` (what was imported when must not
+change what an environment is). Everything is in bytes, since file names are.
+"""
+
+from __future__ import annotations
+
+import fnmatch
+import hashlib
+import os
+import re
+import stat
+import threading
+from typing import Callable, Dict, Iterable, Iterator, List, NamedTuple, Optional, Sequence
+
+IGNORED_NAME = b"__pycache__"
+READ_SIZE = 1 << 20
+
+FILE, DIRECTORY, LINK = "f", "d", "l"
+
+
+class TreeError(Exception):
+    """A tree that cannot be read or moved as it stands; the message names the path and the way out."""
+
+
+class Entry(NamedTuple):
+    """One thing in a tree, seen at one moment.
+
+    ``path`` is relative to the root with ``/`` between names. ``mode`` holds the nine permission bits (0 for links). ``size``
+    is in bytes (0 for directories and links). ``inode``, ``mtime_ns`` and ``ctime_ns`` do not count for identity; they tell
+    whether a file is still the one that was hashed.
+    """
+
+    path: bytes
+    kind: str
+    mode: int
+    size: int
+    target: bytes
+    mtime_ns: int
+    ctime_ns: int
+    inode: int
+    nlink: int
+
+
+# Gives the known SHA-256 of a file that has not changed since it was hashed, else None.
+Lookup = Callable[[Entry], Optional[str]]
+
+
+def show(path: bytes) -> str:
+    """A path for people and JSON: UTF-8 where it is, escaped where it is not."""
+    return path.decode("utf-8", "backslashreplace")
+
+
+def compile_exclude(patterns: Sequence[str]) -> Optional[re.Pattern[bytes]]:
+    """Shell patterns as one expression over relative paths; ``None`` when there are none.
+
+    A pattern without ``/`` matches a name at any depth, one with ``/`` matches from the root of the tree.
+    """
+    parts = []
+    for pattern in patterns:
+        anchored = "/" in pattern.rstrip("/")
+        translated = fnmatch.translate(pattern.strip("/"))
+        parts.append(translated if anchored else f"(?:.*/)?{translated}")
+    if not parts:
+        return None
+    return re.compile("|".join(f"(?:{part})" for part in parts).encode(), re.DOTALL)
+
+
+def scan(root: bytes, exclude: Sequence[str] = ()) -> List[Entry]:
+    """All entries below ``root``, sorted by path, so that a directory comes before what is in it.
+
+    Raises TreeError for what no environment can be made of: device nodes, sockets, FIFOs, unreadable directories.
+    """
+    excluded = compile_exclude(exclude)
+    entries: List[Entry] = []
+    pending = [b""]
+    while pending:
+        directory = pending.pop()
+        try:
+            with os.scandir(os.path.join(root, directory)) as found:
+                for item in found:
+                    if item.name == IGNORED_NAME:
+                        continue
+                    path = os.path.join(directory, item.name)
+                    if excluded and excluded.match(path):
+                        continue
+                    entry = _entry(path, item.path, item.stat(follow_symlinks=False))
+                    entries.append(entry)
+                    if entry.kind == DIRECTORY:
+                        pending.append(path)
+        except OSError as error:
+            place = os.fsencode(error.filename) if error.filename else os.path.join(root, directory)
+            raise TreeError(f"{show(place)}: {error.strerror}") from error
+    entries.sort()
+    return entries
+
+
+def _entry(path: bytes, full: bytes, st: os.stat_result) -> Entry:
+    kind, size, mode, target = DIRECTORY, 0, st.st_mode & 0o777, b""
+    if stat.S_ISREG(st.st_mode):
+        kind, size = FILE, st.st_size
+    elif stat.S_ISLNK(st.st_mode):
+        kind, mode, target = LINK, 0, os.readlink(full)
+    elif not stat.S_ISDIR(st.st_mode):
+        what = {stat.S_IFIFO: "a FIFO", stat.S_IFSOCK: "a socket"}.get(stat.S_IFMT(st.st_mode), "a device node")
+        raise TreeError(f"{show(full)} is {what}, which no environment needs; remove it or exclude it")
+    return Entry(path, kind, mode, size, target, st.st_mtime_ns, st.st_ctime_ns, st.st_ino, st.st_nlink)
+
+
+def read_file(root: bytes, entry: Entry) -> Iterator[bytes]:
+    """The content of a file in pieces; raises TreeError when it is no longer the file that was scanned, before or after."""
+    full = os.path.join(root, entry.path)
+    try:
+        fd = os.open(full, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
+    except OSError as error:
+        raise TreeError(f"{show(full)}: {error.strerror}") from error
+    with open(fd, "rb", buffering=0) as file:
+        _check_unchanged(full, entry, os.fstat(fd))
+        left = entry.size
+        while left:
+            data = file.read(min(left, READ_SIZE))
+            if not data:
+                break
+            left -= len(data)
+            yield data
+        if left or file.read(1):
+            raise TreeError(f"{show(full)} changed while it was read; stop what writes to the environment and run again")
+        _check_unchanged(full, entry, os.fstat(fd))
+
+
+def _check_unchanged(full: bytes, entry: Entry, st: os.stat_result) -> None:
+    if (st.st_ino, st.st_size, st.st_mtime_ns) != (entry.inode, entry.size, entry.mtime_ns):
+        raise TreeError(f"{show(full)} changed while it was read; stop what writes to the environment and run again")
+
+
+def hash_file(root: bytes, entry: Entry) -> str:
+    """SHA-256 of a scanned file, in hex."""
+    digest = hashlib.sha256()
+    for data in read_file(root, entry):
+        digest.update(data)
+    return digest.hexdigest()
+
+
+def hash_tree(root: bytes, entries: Iterable[Entry], known: Optional[Lookup] = None, workers: int = 0) -> Dict[bytes, str]:
+    """SHA-256 by path for every file among ``entries``; ``known`` spares reading files whose hash is already known.
+
+    ``workers`` threads read at once (0: one per processor, at most 8); hashing and reading leave the interpreter's lock.
+    """
+    hashes: Dict[bytes, str] = {}
+    unknown: List[Entry] = []
+    for entry in entries:
+        if entry.kind == FILE:
+            found = known(entry) if known else None
+            if found is None:
+                unknown.append(entry)
+            else:
+                hashes[entry.path] = found
+    run_threads(lambda entry: hashes.__setitem__(entry.path, hash_file(root, entry)), unknown, workers)
+    return hashes
+
+
+def run_threads(work: Callable[[Entry], None], items: Sequence[Entry], workers: int = 0) -> None:
+    """Do ``work`` for every item on several threads; the first exception ends the run and is raised here."""
+    count = min(workers or min(os.cpu_count() or 1, 8), max(len(items), 1))
+    queue = iter(items)
+    lock = threading.Lock()
+    failures: List[BaseException] = []
+
+    def loop() -> None:
+        while not failures:
+            with lock:
+                item = next(queue, None)
+            if item is None:
+                return
+            try:
+                work(item)
+            except BaseException as error:  # handed to the caller below
+                failures.append(error)
+
+    threads = [threading.Thread(target=loop, daemon=True) for _unused in range(count)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    if failures:
+        raise failures[0]
+
+
+def tree_digest(entries: Iterable[Entry], hashes: Dict[bytes, str]) -> str:
+    """The name of a tree: SHA-256 over its sorted entries, in hex. Equal digests mean equal trees."""
+    digest = hashlib.sha256()
+    for entry in sorted(entries):
+        if entry.kind == FILE:
+            content = hashes[entry.path]
+        elif entry.kind == LINK:
+            content = hashlib.sha256(entry.target).hexdigest()
+        else:
+            content = "-"
+        digest.update(f"{entry.kind} {entry.mode:04o} {content} ".encode() + entry.path + b"\0")
+    return digest.hexdigest()

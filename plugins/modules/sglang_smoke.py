@@ -1,0 +1,322 @@
+#!/usr/bin/python
+# Copyright (c) 2026, the ddtree.fleet authors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+from __future__ import annotations
+
+DOCUMENTATION = r"""
+module: sglang_smoke
+short_description: Prove that an SGLang environment can serve, or that a running server speculates
+version_added: 0.1.0
+description:
+  - With O(gate=environment) looks at a Python environment before anything live changes - version, declared requirements, deep imports,
+    probes, and the service's command line parsed by the build's own parser.
+  - With O(gate=server) waits for a server that systemd runs, lets it generate, and proves from each reply's own counters that
+    speculative decoding runs and that drafts are accepted.
+  - Nothing is changed, in check mode or not. A gate that does not pass fails the task with one message that lists every failed check.
+  - The API key is read on the host and never leaves it. Everything that is returned has its value replaced.
+author:
+  - the ddtree.fleet authors (@ddtree)
+options:
+  gate:
+    description: Which gate to run.
+    type: str
+    choices: [environment, server]
+    required: true
+  dest:
+    description:
+      - The path at which the environment is used.
+      - Required for O(gate=environment).
+    type: path
+  release:
+    description:
+      - The staged release to look at, where it is not the one at O(dest).
+      - It is bind-mounted over O(dest), read-only, in a mount namespace that only the gate sees. This needs root.
+      - When O(dest) does not exist, an empty directory is made there as mount point and removed afterwards.
+    type: path
+  distribution:
+    description: The distribution whose version and requirements are looked at. Empty looks at neither.
+    type: str
+    default: sglang
+  version:
+    description:
+      - The version that must run. It is the package's own C(__version__); metadata that says otherwise is only a remark.
+      - Not given, any version passes.
+    type: str
+  requirements:
+    description:
+      - Whether every requirement that O(distribution) declares for this platform must be installed.
+      - A requirement that is installed in another version than declared is only a remark.
+    type: bool
+    default: true
+  requirements_ignore:
+    description: Names of requirements that may be missing.
+    type: list
+    elements: str
+    default: []
+  imports:
+    description:
+      - Modules that must import. The defaults go down to the HTTP server, the scheduler, the speculative worker and the arguments.
+      - Add the module of the model class, such as V(sglang.srt.models.kimi_k25).
+    type: list
+    elements: str
+    default:
+      - sglang.srt.server_args
+      - sglang.srt.entrypoints.http_server
+      - sglang.srt.managers.scheduler
+      - sglang.srt.speculative.dflash_worker
+  probes:
+    description: Python expressions that are evaluated in the release's own interpreter.
+    type: list
+    elements: dict
+    default: []
+    suboptions:
+      expression:
+        description: The expression.
+        type: str
+        required: true
+      imports:
+        description: Modules to import first. The expression names them in full.
+        type: list
+        elements: str
+        default: []
+      equals:
+        description: The value that the expression must have. Not given, it must be true.
+        type: raw
+  command_line:
+    description:
+      - The arguments that follow C(-m sglang.launch_server) in the service, parsed by the build's own parser.
+      - A C(--config) argument is left out, since its file may exist only for the service, and reported in RV(not_verified).
+      - An API key among the arguments is refused, since every process of the host can read it there.
+    type: list
+    elements: str
+    default: []
+  environment:
+    description:
+      - Variables of the service that the environment gate needs too.
+      - Variables that say where caches lie point to a private folder instead, which is removed afterwards.
+    type: dict
+    default: {}
+  timeout:
+    description: Seconds that the environment gate may take.
+    type: int
+    default: 300
+  unit:
+    description:
+      - The systemd unit of the server.
+      - Required for O(gate=server).
+    type: str
+  url:
+    description:
+      - The address of the server as this host reaches it.
+      - Required for O(gate=server).
+    type: str
+  python:
+    description:
+      - The release's own interpreter, such as C(DEST/bin/python). It sends the requests, with the requests package of the release.
+      - Required for O(gate=server).
+    type: path
+  ready_timeout:
+    description: Seconds until the server must be ready. Loading a large model takes 15 minutes from cold disks.
+    type: int
+    default: 1800
+  api_key_file:
+    description:
+      - A file on the host with the server's API key, either alone or as the line C(api-key - KEY) of a YAML file, with a colon for the dash.
+    type: path
+  prompts:
+    description: Prompts to generate from. The first one is sent twice and must give the same text twice.
+    type: list
+    elements: str
+    default:
+      - "The history of computing began long before the first electronic machines. In the beginning,"
+      - "Here is a short list of things to check before a long journey by train:"
+      - "def fibonacci(n):\n    "
+      - "Water boils at a lower temperature on high mountains because"
+  max_new_tokens:
+    description: Tokens to generate for each prompt, at least 8 unless O(speculation=absent).
+    type: int
+    default: 64
+  request_timeout:
+    description: Seconds that one request may take.
+    type: int
+    default: 120
+  speculation:
+    description:
+      - V(required) means that every reply of 8 tokens or more has verify steps and accepted drafts.
+      - V(absent) means that no reply has verify steps. V(any) leaves it open.
+    type: str
+    choices: [required, absent, any]
+    default: required
+  min_accept_length:
+    description: The accept length that every judged reply must reach.
+    type: float
+  min_accept_rate:
+    description: The share of proposed drafts, 0 to 1, that every judged reply must have accepted.
+    type: float
+  model_path:
+    description: The model that the server must serve.
+    type: str
+  expect:
+    description:
+      - Expectations on the server's C(/server_info), evaluated on the control node, where jmespath must be installed.
+      - Each is a dictionary with C(query), a JMESPath expression, and one or more of C(equals), C(min), C(max) and C(matches),
+        a regular expression that is searched for. C(name) names the check.
+    type: list
+    elements: dict
+    default: []
+attributes:
+  check_mode:
+    support: full
+    description: The same gates run in check mode, since they only read.
+  diff_mode:
+    support: none
+    description: Nothing changes, so there is nothing to show.
+notes:
+  - The environment gate of a staged release and the server gate need root on the host.
+  - The server gate needs systemd on the host.
+"""
+
+EXAMPLES = r"""
+- name: The staged release can serve with the flags of the service
+  ddtree.fleet.sglang_smoke:
+    gate: environment
+    dest: /root/venv_sglang211
+    release: /root/venv_sglang211.releases/3f2a9c1d
+    version: 0.5.11
+    probes:
+      - imports: [sglang.srt.speculative.spec_info]
+        expression: sglang.srt.speculative.spec_info.SpeculativeAlgorithm.from_string("DDTREE").is_ddtree()
+        equals: true
+    command_line: [--model-path, /root/models/Kimi-K2.6, --speculative-algorithm, DDTREE, --speculative-ddtree-budget, "8"]
+
+- name: The running server speculates
+  ddtree.fleet.sglang_smoke:
+    gate: server
+    unit: sglang-ddtree.service
+    url: http://127.0.0.1:30001
+    python: /root/venv_sglang211/bin/python
+    api_key_file: /etc/sglang/api-key
+    min_accept_length: 2.5
+    expect:
+      - query: speculative_algorithm
+        equals: DDTREE
+      - name: CUDA graphs were captured
+        query: internal_states[0].memory_usage.graph
+        min: 0.01
+"""
+
+RETURN = r"""
+gate:
+  description: Which gate ran.
+  returned: always
+  type: str
+  sample: server
+checks:
+  description: One entry a check. RV(ignore:expected) and RV(ignore:found) are short texts, RV(ignore:hint) says what to do.
+  returned: when the gate could run
+  type: list
+  elements: dict
+  sample: [{"name": "accepted drafts", "passed": true, "expected": "above 0 in every reply", "found": "162 of 189"}]
+figures:
+  description:
+    - What was measured. RV(ignore:seconds) and RV(ignore:memory_mib) from the environment gate; RV(ignore:ready_seconds),
+      RV(ignore:accept_length), RV(ignore:accept_rate), RV(ignore:tokens_per_second) and RV(ignore:generations) from the server gate.
+  returned: when the gate could run
+  type: dict
+  sample: {"accept_length": 7.3, "accept_rate": 0.9, "ready_seconds": 18.2, "tokens_per_second": 310.5}
+not_verified:
+  description: What the gate did not look at, or could not.
+  returned: when the gate could run
+  type: list
+  elements: str
+  sample: ["concurrent requests"]
+remarks:
+  description: Warnings of the interpreter and other things worth reading that do not fail a gate.
+  returned: when the gate could run
+  type: list
+  elements: str
+  sample: ["sglang asks for torch==2.11.0, 2.13.0 is installed"]
+journal:
+  description: The last lines of the unit's invocation, without secrets.
+  returned: when the unit went down or was never ready
+  type: list
+  elements: str
+  sample: ["RuntimeError: CUDA out of memory"]
+server:
+  description: The fields of C(/server_info) that say what is served, without secrets.
+  returned: when O(gate=server) and the server answered
+  type: dict
+  sample: {"version": "0.5.11", "speculative_algorithm": "DDTREE"}
+environment:
+  description: What the environment gate found, such as versions, the number of requirements, and the settings that differ from the defaults.
+  returned: when O(gate=environment) and the probe reached its end
+  type: dict
+  sample: {"version": "0.5.11", "python": "3.12.3", "server_arguments": {"speculative_algorithm": "DDTREE"}}
+"""
+
+from ansible.module_utils.basic import AnsibleModule
+from ansible_collections.ddtree.fleet.plugins.module_utils._sglang.smoke import run_module
+
+
+def main() -> None:
+    probe = {
+        "expression": {"type": "str", "required": True},
+        "imports": {"type": "list", "elements": "str", "default": []},
+        "equals": {"type": "raw"},
+    }
+    run_module(
+        AnsibleModule(
+            argument_spec={
+                "gate": {"type": "str", "choices": ["environment", "server"], "required": True},
+                "dest": {"type": "path"},
+                "release": {"type": "path"},
+                "distribution": {"type": "str", "default": "sglang"},
+                "version": {"type": "str"},
+                "requirements": {"type": "bool", "default": True},
+                "requirements_ignore": {"type": "list", "elements": "str", "default": []},
+                "imports": {
+                    "type": "list",
+                    "elements": "str",
+                    "default": [
+                        "sglang.srt.server_args",
+                        "sglang.srt.entrypoints.http_server",
+                        "sglang.srt.managers.scheduler",
+                        "sglang.srt.speculative.dflash_worker",
+                    ],
+                },
+                "probes": {"type": "list", "elements": "dict", "default": [], "options": probe},
+                "command_line": {"type": "list", "elements": "str", "default": []},
+                "environment": {"type": "dict", "default": {}},
+                "timeout": {"type": "int", "default": 300},
+                "unit": {"type": "str"},
+                "url": {"type": "str"},
+                "python": {"type": "path"},
+                "ready_timeout": {"type": "int", "default": 1800},
+                "api_key_file": {"type": "path"},
+                "prompts": {
+                    "type": "list",
+                    "elements": "str",
+                    "default": [
+                        "The history of computing began long before the first electronic machines. In the beginning,",
+                        "Here is a short list of things to check before a long journey by train:",
+                        "def fibonacci(n):\n    ",
+                        "Water boils at a lower temperature on high mountains because",
+                    ],
+                },
+                "max_new_tokens": {"type": "int", "default": 64},
+                "request_timeout": {"type": "int", "default": 120},
+                "speculation": {"type": "str", "choices": ["required", "absent", "any"], "default": "required"},
+                "min_accept_length": {"type": "float"},
+                "min_accept_rate": {"type": "float"},
+                "model_path": {"type": "str"},
+                "expect": {"type": "list", "elements": "dict", "default": []},
+            },
+            required_if=[("gate", "environment", ["dest"]), ("gate", "server", ["unit", "url", "python"])],
+            supports_check_mode=True,
+        )
+    )
+
+
+if __name__ == "__main__":
+    main()

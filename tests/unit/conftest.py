@@ -1,0 +1,44 @@
+# Copyright (c) 2026, the ddtree.fleet authors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any, Callable, Dict
+
+import pytest
+
+COLLECTIONS = Path(__file__).resolve().parents[2] / ".collections"
+MODULES = "ansible_collections.ddtree.fleet.plugins.modules"
+
+sys.path.insert(0, str(COLLECTIONS))
+
+RunModule = Callable[..., Dict[str, Any]]
+
+
+@pytest.fixture(name="run_module")
+def run_module_fixture(tmp_path_factory: pytest.TempPathFactory) -> RunModule:
+    """Run a module of this collection as its own process, as a host does, and give its result with ``rc`` in it."""
+    temporary = tmp_path_factory.mktemp("ansible")
+
+    def run_module(name: str, args: Dict[str, Any], check: bool = False, diff: bool = False) -> Dict[str, Any]:
+        internal = {"_ansible_check_mode": check, "_ansible_diff": diff, "_ansible_remote_tmp": str(temporary)}
+        path = os.pathsep.join(filter(None, [str(COLLECTIONS), os.environ.get("PYTHONPATH", "")]))
+        done = subprocess.run(
+            [sys.executable, "-m", f"{MODULES}.{name}"],
+            input=json.dumps({"ANSIBLE_MODULE_ARGS": {**args, **internal}}),
+            capture_output=True,
+            text=True,
+            env={**os.environ, "PYTHONPATH": path},
+            check=False,
+        )
+        assert "Traceback" not in done.stdout + done.stderr, done.stdout + done.stderr
+        result: Dict[str, Any] = json.loads(done.stdout)
+        assert result.get("failed", False) == (done.returncode != 0), done.stdout
+        return {**result, "rc": done.returncode}
+
+    return run_module

@@ -1,0 +1,126 @@
+# Copyright (c) 2026, the ddtree.fleet authors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+from __future__ import annotations
+
+import base64
+import hashlib
+import venv
+from pathlib import Path
+from typing import Any, Callable, Dict
+
+import pytest
+
+RunModule = Callable[..., Dict[str, Any]]
+
+STOCK = {
+    "sglang/__init__.py": "",
+    "sglang/_version.py": "__version__ = '0.5.11'\n",
+    "sglang/patched.py": "def stock():\n    pass\n",
+}
+
+
+@pytest.fixture(name="root")
+def root_fixture(tmp_path: Path) -> Path:
+    """A virtual environment in which one file of a small sglang is patched."""
+    root = tmp_path / "venv"
+    venv.create(root, with_pip=False, symlinks=True)
+    (site,) = root.glob("lib/python3.*/site-packages")
+    (site / "sglang").mkdir()
+    lines = ["sglang-0.5.11.dist-info/RECORD,,"]
+    for name, text in STOCK.items():
+        (site / name).write_text(text)
+        digest = base64.urlsafe_b64encode(hashlib.sha256(text.encode()).digest()).rstrip(b"=").decode()
+        lines.append(f"{name},sha256={digest},{len(text)}")
+    (site / "sglang-0.5.11.dist-info").mkdir()
+    (site / "sglang-0.5.11.dist-info" / "RECORD").write_text("\n".join(lines))
+    (site / "sglang" / "patched.py").write_text("# tree()\ndef tree():\n    assert 1 is not 'a'\n\n\ntree()\n")
+    return root
+
+
+def declaration(root: Path, **more: Any) -> Dict[str, Any]:
+    checks = [
+        {"file": "sglang/patched.py", "defines": "tree", "count": 1},
+        {"file": "sglang/patched.py", "calls": "tree", "count": 1},
+    ]
+    return {
+        "root": str(root),
+        "files": ["sglang/patched.py"],
+        "checks": checks,
+        "baseline": {},
+        "version": "0.5.11",
+        **more,
+    }
+
+
+@pytest.mark.parametrize("check", [False, True])
+def test_a_patched_environment_passes(run_module: RunModule, root: Path, check: bool) -> None:
+    before = sorted(root.rglob("*"))
+    result = run_module("patch_assert", declaration(root), check=check)
+    assert (result["rc"], result["changed"], result["failed_checks"]) == (0, False, 0)
+    assert [one["name"] for one in result["checks"]] == [
+        "declared file",
+        "compiles",
+        "defines 'tree'",
+        "calls 'tree'",
+        "version",
+        "undeclared",
+        "unmodified",
+        "missing",
+    ]
+    assert result["checks"][2] == {
+        "name": "defines 'tree'",
+        "passed": True,
+        "expected": "exactly 1",
+        "found": "1",
+        "file": "sglang/patched.py",
+        "line": 2,
+    }
+    assert result["inventory"]["modified"] == ["sglang/patched.py"]
+    assert result["versions"] == {"dist_info": "0.5.11", "package": "0.5.11"}
+    (warning,) = result["warnings"]
+    assert 'sglang/patched.py:3: "is not" with ' in str(warning)
+    assert "deprecations" not in result
+    assert sorted(root.rglob("*")) == before
+
+
+@pytest.mark.parametrize("check", [False, True])
+def test_an_unpatched_environment_fails_with_all_that_is_wrong(run_module: RunModule, root: Path, check: bool) -> None:
+    (site,) = root.glob("lib/python3.*/site-packages")
+    (site / "sglang" / "patched.py").write_text(STOCK["sglang/patched.py"])
+    result = run_module("patch_assert", declaration(root), check=check)
+    assert (result["rc"], result["failed_checks"]) == (1, 3)
+    assert result.get("changed", False) is False
+    assert result["msg"].splitlines() == [
+        f"patches gate failed for {root}: 3 of 8 checks",
+        "- defines 'tree' in sglang/patched.py: expected exactly 1, found 0",
+        "- calls 'tree' in sglang/patched.py: expected exactly 1, found 0",
+        "- unmodified: expected every declared file to differ from RECORD, found 1: sglang/patched.py "
+        "(these are the wheel's own: the patch is not applied)",
+    ]
+
+
+def test_a_directory_of_packages_without_an_interpreter(run_module: RunModule, root: Path) -> None:
+    (site,) = root.glob("lib/python3.*/site-packages")
+    args = {"root": str(site), "site_packages": ".", "files": ["sglang/patched.py"]}
+    failed = run_module("patch_assert", args)
+    assert f"- interpreter in {site}/bin/python: expected it runs, found No such file or directory" in failed["msg"]
+    assert run_module("patch_assert", {**args, "compile": False})["rc"] == 0
+    assert run_module("patch_assert", {**args, "interpreter": str(root / "bin" / "python")})["rc"] == 0
+
+
+def test_what_cannot_be_done_is_one_message(run_module: RunModule, root: Path) -> None:
+    def said(**args: Any) -> str:
+        result = run_module("patch_assert", {"root": str(root), **args})
+        assert result["rc"] == 1
+        return str(result["msg"])
+
+    assert said() == "nothing to assert: give files, checks or baseline"
+    assert said(version="0.5.11") == "missing parameter(s) required by 'version': baseline"
+    assert said(files=["../x"]) == "files[0] (../x): climbs out with '..'; it must be relative to site-packages"
+    malformed = {"file": "a.py", "literal": "x", "counts": 2}
+    assert said(root="/nowhere", checks=[malformed]) == (
+        "checks[0] (a.py): unknown key counts; known are file, literal, regex, defines, calls, count, min, max, name, hint"
+    )
+    assert said(root="/nowhere", files=["a.py"]) == "root /nowhere: no such directory"
+    assert "value of kind must be one of: record, got: wheel" in said(baseline={"kind": "wheel"})
