@@ -96,7 +96,9 @@ class ActionModule(ActionBase):
         """On the source itself, a release may not land on or in what is read, nor the other way round."""
         for name in names:
             same = name == request.source or self._endpoint(name, variables).argv == source.argv
-            if same and (f"{request.dest}/".startswith(f"{request.src}/") or f"{request.src}/".startswith(f"{request.dest}/")):
+            if same and (
+                f"{request.dest}/".startswith(f"{request.src}/") or f"{request.src}/".startswith(f"{request.dest}/")
+            ):
                 raise EndpointError(
                     f"{name} is the source, and dest {request.dest} overlaps src {request.src}; "
                     "take the source out of the targets or name another dest"

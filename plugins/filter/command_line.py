@@ -51,7 +51,9 @@ def unit_environment(variables: Mapping[str, Any]) -> list[str]:
     for name, value in sorted(variables.items()):
         text = str(value)
         if "\n" in text:
-            raise AnsibleFilterError(f"the value of {name} has a line break, which an environment variable of a unit cannot have")
+            raise AnsibleFilterError(
+                f"the value of {name} has a line break, which an environment variable of a unit cannot have"
+            )
         escaped = text.replace("\\", "\\\\").replace('"', '\\"').replace("%", "%%")
         lines.append(f'"{name}={escaped}"')
     return lines

@@ -16,7 +16,16 @@ from ansible_collections.ddtree.fleet.plugins.module_utils import _systemd
 from ansible_collections.ddtree.fleet.plugins.module_utils._listeners import listeners
 
 ANSWER_SECONDS = 60
-GPU_FIELDS = ("index", "name", "uuid", "compute_cap", "memory.total", "memory.used", "driver_version", "mig.mode.current")
+GPU_FIELDS = (
+    "index",
+    "name",
+    "uuid",
+    "compute_cap",
+    "memory.total",
+    "memory.used",
+    "driver_version",
+    "mig.mode.current",
+)
 APP_FIELDS = ("pid", "process_name", "used_gpu_memory")
 SECRET_ARGUMENT = re.compile(r"(--[a-z-]*(?:key|token|password|secret)[a-z-]*[= ])\S+")
 
@@ -25,15 +34,19 @@ class HostError(Exception):
     """The host's GPUs cannot be read; the message says what nvidia-smi said."""
 
 
-def query(kind: str, fields: "tuple[str, ...]") -> List[Dict[str, str]]:
+def query(kind: str, fields: tuple[str, ...]) -> List[Dict[str, str]]:
     """One row a GPU or process from nvidia-smi; empty where the host has no nvidia-smi."""
     command = ["nvidia-smi", f"--query-{kind}={','.join(fields)}", "--format=csv,noheader,nounits"]
     try:
-        done = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=ANSWER_SECONDS, check=False)
+        done = subprocess.run(
+            command, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=ANSWER_SECONDS, check=False
+        )
     except FileNotFoundError:
         return []
     except subprocess.TimeoutExpired as error:
-        raise HostError(f"nvidia-smi did not answer within {ANSWER_SECONDS} s; look at the driver and the kernel log") from error
+        raise HostError(
+            f"nvidia-smi did not answer within {ANSWER_SECONDS} s; look at the driver and the kernel log"
+        ) from error
     if done.returncode:
         raise HostError(f"nvidia-smi failed: {(done.stdout + done.stderr).strip()[:300]}")
     rows = csv.reader(io.StringIO(done.stdout), skipinitialspace=True)
@@ -63,7 +76,13 @@ def foreign_gpu_processes(own_group: str) -> List[Dict[str, Any]]:
     for row in query("compute-apps", APP_FIELDS):
         pid = int(row["pid"])
         if not _in_group(pid, own_group):
-            found.append({"pid": pid, "command": _command(pid) or row["process_name"], "memory_mib": _number(row["used_gpu_memory"])})
+            found.append(
+                {
+                    "pid": pid,
+                    "command": _command(pid) or row["process_name"],
+                    "memory_mib": _number(row["used_gpu_memory"]),
+                }
+            )
     return found
 
 

@@ -1,7 +1,7 @@
 # Copyright (c) 2026, the ddtree.fleet authors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Who listens on a port of this host: proves that the server that answers is the unit's own, not one that took the port before it."""
+"""Who listens on a port of this host: proves that the unit's own server answers, not one that took the port."""
 
 from __future__ import annotations
 

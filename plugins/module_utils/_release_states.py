@@ -71,7 +71,11 @@ def _present(store: Store, request: Request, release: str) -> Dict[str, Any]:
     store.need(release)
     if not request.verdict:
         return {}
-    changed = store.verdict(release) != request.verdict if request.check else store.judge(release, request.verdict, request.actor)
+    changed = (
+        store.verdict(release) != request.verdict
+        if request.check
+        else store.judge(release, request.verdict, request.actor)
+    )
     return {"changed": changed}
 
 

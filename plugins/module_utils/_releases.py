@@ -129,7 +129,9 @@ class Store:
 
     def verdict(self, release: str) -> str:
         """What the last server gate of a release said: ``passed``, ``failed``, ``adopted``, or empty when none ran."""
-        verdicts = [event["verdict"] for event in self.history() if event.get("release") == release and event.get("verdict")]
+        verdicts = [
+            event["verdict"] for event in self.history() if event.get("release") == release and event.get("verdict")
+        ]
         return str(verdicts[-1]) if verdicts else ""
 
     def previous(self) -> Optional[str]:
@@ -150,7 +152,8 @@ class Store:
             "active": self.active(),
             "previous": self.previous(),
             "releases": [
-                {"id": name, "verdict": self.verdict(name), "path": self.path(name), **self.describe(name)} for name in self.releases()
+                {"id": name, "verdict": self.verdict(name), "path": self.path(name), **self.describe(name)}
+                for name in self.releases()
             ],
             "history": self.history()[-50:],
         }
@@ -207,7 +210,9 @@ class Store:
             exchange(self.dest, path)
         except OSError as error:
             remove_link(path)
-            raise ReleaseError(f"cannot exchange {self.dest} with {path}: {error.strerror}; both must be on one file system") from error
+            raise ReleaseError(
+                f"cannot exchange {self.dest} with {path}: {error.strerror}; both must be on one file system"
+            ) from error
         sync_directory(self.root)
         sync_directory(os.path.dirname(self.dest))
         self.record("adopted", release, actor=actor, verdict="adopted")
@@ -232,7 +237,9 @@ class Store:
     def check_removable(self, release: str) -> None:
         """Raise ReleaseError for the release that is live and for the way back from it."""
         if release == self.active():
-            raise ReleaseError(f"release {release} is active at {self.dest} and cannot be removed; activate another one first")
+            raise ReleaseError(
+                f"release {release} is active at {self.dest} and cannot be removed; activate another one first"
+            )
         if release == self.previous():
             raise ReleaseError(f"release {release} is the way back from the active one and cannot be removed")
 
@@ -319,7 +326,7 @@ def exchange(one: str, other: str) -> None:
         raise OSError(number, os.strerror(number))
 
 
-def write_atomically(path: str, content: "str | bytes", mode: int = 0o644) -> None:
+def write_atomically(path: str, content: str | bytes, mode: int = 0o644) -> None:
     """Replace a file in one rename, on disk before this returns."""
     temporary = f"{path}.{os.getpid()}.new"
     try:

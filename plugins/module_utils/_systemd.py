@@ -11,7 +11,9 @@ import subprocess
 from dataclasses import dataclass
 from typing import List
 
-PROPERTIES = "LoadState,ActiveState,SubState,Result,ExecMainCode,ExecMainStatus,InvocationID,NRestarts,MainPID,ControlGroup,Environment"
+PROPERTIES = (
+    "LoadState,ActiveState,SubState,Result,ExecMainStatus,InvocationID,NRestarts,MainPID,ControlGroup,Environment"
+)
 ANSWER_SECONDS = 30
 
 
@@ -36,7 +38,7 @@ class UnitState:
     environment: str
 
     def down(self, invocation: str = "") -> str:
-        """Why this unit is not up as it was started (``invocation``: the one it was first seen in); empty when it is up."""
+        """Why this unit is not up in the invocation it was first seen in; empty when it is."""
         if self.load == "not-found":
             return "systemd knows no such unit"
         ended = f"exit status {self.exit_status}" if self.exit_status not in ("", "0") else ""
@@ -46,13 +48,17 @@ class UnitState:
         if self.restarts > 0:
             return f"{self.active}, but systemd has restarted it {self.restarts} times"
         if invocation and self.invocation != invocation:
-            return f"{self.active}, but it was started anew while the gate ran (invocation {invocation} became {self.invocation})"
+            return (
+                f"{self.active}, but it was started anew while the gate ran "
+                f"(invocation {invocation} became {self.invocation})"
+            )
         return ""
 
 
 def _output(argv: List[str]) -> str:
     try:
-        done = subprocess.run(
+        # run_command of AnsibleModule knows no time-out.
+        done = subprocess.run(  # pylint: disable=ansible-bad-function
             argv,
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,

@@ -129,7 +129,9 @@ def read_file(root: bytes, entry: Entry) -> Iterator[bytes]:
             left -= len(data)
             yield data
         if left or file.read(1):
-            raise TreeError(f"{show(full)} changed while it was read; stop what writes to the environment and run again")
+            raise TreeError(
+                f"{show(full)} changed while it was read; stop what writes to the environment and run again"
+            )
         _check_unchanged(full, entry, os.fstat(fd))
 
 
@@ -146,7 +148,9 @@ def hash_file(root: bytes, entry: Entry) -> str:
     return digest.hexdigest()
 
 
-def hash_tree(root: bytes, entries: Iterable[Entry], known: Optional[Lookup] = None, workers: int = 0) -> Dict[bytes, str]:
+def hash_tree(
+    root: bytes, entries: Iterable[Entry], known: Optional[Lookup] = None, workers: int = 0
+) -> Dict[bytes, str]:
     """SHA-256 by path for every file among ``entries``; ``known`` spares reading files whose hash is already known.
 
     ``workers`` threads read at once (0: one per processor, at most 8); hashing and reading leave the interpreter's lock.

@@ -27,7 +27,9 @@ class Check:
 
     def result(self) -> Dict[str, Any]:
         """As it goes into a module's result; empty fields are left out."""
-        return {key: value for key, value in asdict(self).items() if value not in ("", None) and (key != "line" or value)}
+        return {
+            key: value for key, value in asdict(self).items() if value not in ("", None) and (key != "line" or value)
+        }
 
     def sentence(self) -> str:
         place = f"{self.file}:{self.line}" if self.line else self.file

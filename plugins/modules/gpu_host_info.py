@@ -72,9 +72,9 @@ unit:
   returned: always
 """
 
-from ansible.module_utils.basic import AnsibleModule  # noqa: E402
-from ansible_collections.ddtree.fleet.plugins.module_utils._gpu_host import HostError, facts  # noqa: E402
-from ansible_collections.ddtree.fleet.plugins.module_utils._systemd import SystemdError  # noqa: E402
+from ansible.module_utils.basic import AnsibleModule
+from ansible_collections.ddtree.fleet.plugins.module_utils._gpu_host import HostError, facts
+from ansible_collections.ddtree.fleet.plugins.module_utils._systemd import SystemdError
 
 
 def main() -> None:

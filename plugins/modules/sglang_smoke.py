@@ -9,11 +9,12 @@ module: sglang_smoke
 short_description: Prove that an SGLang environment can serve, or that a running server speculates
 version_added: 0.1.0
 description:
-  - With O(gate=environment) looks at a Python environment before anything live changes - version, declared requirements, deep imports,
-    probes, and the service's command line parsed by the build's own parser.
-  - With O(gate=server) waits for a server that systemd runs, lets it generate, and proves from each reply's own counters that
-    speculative decoding runs and that drafts are accepted.
-  - Nothing is changed, in check mode or not. A gate that does not pass fails the task with one message that lists every failed check.
+  - With O(gate=environment) looks at a Python environment before anything live changes - version, declared
+    requirements, deep imports, probes, and the service's command line parsed by the build's own parser.
+  - With O(gate=server) waits for a server that systemd runs, lets it generate, and proves from each reply's own
+    counters that speculative decoding runs and that drafts are accepted.
+  - Nothing is changed, in check mode or not. A gate that does not pass fails the task with one message that lists every
+    failed check.
   - The API key is read on the host and never leaves it. Everything that is returned has its value replaced.
 author:
   - the ddtree.fleet authors (@ddtree)
@@ -40,7 +41,7 @@ options:
     default: sglang
   version:
     description:
-      - The version that must run. It is the package's own C(__version__); metadata that says otherwise is only a remark.
+      - The version that must run. It is the package's own C(__version__). Metadata that says otherwise is a remark.
       - Not given, any version passes.
     type: str
   requirements:
@@ -56,7 +57,7 @@ options:
     default: []
   imports:
     description:
-      - Modules that must import. The defaults go down to the HTTP server, the scheduler, the speculative worker and the arguments.
+      - Modules that must import. The defaults go down to the HTTP server, the scheduler and the speculative worker.
       - Add the module of the model class, such as V(sglang.srt.models.kimi_k25).
     type: list
     elements: str
@@ -86,7 +87,8 @@ options:
   command_line:
     description:
       - The arguments that follow C(-m sglang.launch_server) in the service, parsed by the build's own parser.
-      - A C(--config) argument is left out, since its file may exist only for the service, and reported in RV(not_verified).
+      - A C(--config) argument is left out, since its file may exist only for the service, and reported in
+        RV(not_verified).
       - An API key among the arguments is refused, since every process of the host can read it there.
     type: list
     elements: str
@@ -113,7 +115,8 @@ options:
     type: str
   python:
     description:
-      - The release's own interpreter, such as C(DEST/bin/python). It sends the requests, with the requests package of the release.
+      - The release's own interpreter, such as C(DEST/bin/python). It sends the requests, with the release's requests
+        package.
       - Required for O(gate=server).
     type: path
   ready_timeout:
@@ -122,7 +125,8 @@ options:
     default: 1800
   api_key_file:
     description:
-      - A file on the host with the server's API key, either alone or as the line C(api-key - KEY) of a YAML file, with a colon for the dash.
+      - 'A file on the host with the server''s API key, either alone or as the line C(api-key: KEY) of a YAML file.'
+      - The key is sent only once the listening process is known to be the unit's own, and never returned.
     type: path
   prompts:
     description: Prompts to generate from. The first one is sent twice and must give the same text twice.
@@ -160,8 +164,8 @@ options:
   expect:
     description:
       - Expectations on the server's C(/server_info), evaluated on the control node, where jmespath must be installed.
-      - Each is a dictionary with C(query), a JMESPath expression, and one or more of C(equals), C(min), C(max) and C(matches),
-        a regular expression that is searched for. C(name) names the check.
+      - Each is a dictionary with C(query), a JMESPath expression, and one or more of C(equals), C(min), C(max) and
+        C(matches), a regular expression that is searched for. C(name) names the check.
     type: list
     elements: dict
     default: []
@@ -188,7 +192,10 @@ EXAMPLES = r"""
       - imports: [sglang.srt.speculative.spec_info]
         expression: sglang.srt.speculative.spec_info.SpeculativeAlgorithm.from_string("DDTREE").is_ddtree()
         equals: true
-    command_line: [--model-path, /root/models/Kimi-K2.6, --speculative-algorithm, DDTREE, --speculative-ddtree-budget, "8"]
+    command_line:
+      - --model-path=/root/models/Kimi-K2.6
+      - --speculative-algorithm=DDTREE
+      - --speculative-ddtree-budget=8
 
 - name: The running server speculates
   ddtree.fleet.sglang_smoke:
@@ -213,15 +220,17 @@ gate:
   type: str
   sample: server
 checks:
-  description: One entry a check. RV(ignore:expected) and RV(ignore:found) are short texts, RV(ignore:hint) says what to do.
+  description: One entry a check. C(expected) and C(found) are short texts, and C(hint) says what to do.
   returned: when the gate could run
   type: list
   elements: dict
-  sample: [{"name": "accepted drafts", "passed": true, "expected": "above 0 in every reply", "found": "162 of 189"}]
+  sample:
+    - {"name": "accepted drafts", "passed": true, "expected": "above 0 in every reply", "found": "162 of 189"}
 figures:
   description:
-    - What was measured. RV(ignore:seconds) and RV(ignore:memory_mib) from the environment gate; RV(ignore:ready_seconds),
-      RV(ignore:accept_length), RV(ignore:accept_rate), RV(ignore:tokens_per_second) and RV(ignore:generations) from the server gate.
+    - What was measured. C(seconds) and C(memory_mib) come from the environment gate.
+    - C(ready_seconds), C(accept_length), C(accept_rate), C(tokens_per_second) and C(generations) come from the server
+      gate.
   returned: when the gate could run
   type: dict
   sample: {"accept_length": 7.3, "accept_rate": 0.9, "ready_seconds": 18.2, "tokens_per_second": 310.5}
@@ -249,7 +258,7 @@ server:
   type: dict
   sample: {"version": "0.5.11", "speculative_algorithm": "DDTREE"}
 environment:
-  description: What the environment gate found, such as versions, the number of requirements, and the settings that differ from the defaults.
+  description: Versions, the number of requirements, and the server's settings that differ from the defaults.
   returned: when O(gate=environment) and the probe reached its end
   type: dict
   sample: {"version": "0.5.11", "python": "3.12.3", "server_arguments": {"speculative_algorithm": "DDTREE"}}
@@ -304,7 +313,7 @@ def main() -> None:
                         "Water boils at a lower temperature on high mountains because",
                     ],
                 },
-                "max_new_tokens": {"type": "int", "default": 64},
+                "max_new_tokens": {"type": "int", "default": 64, "no_log": False},
                 "request_timeout": {"type": "int", "default": 120},
                 "speculation": {"type": "str", "choices": ["required", "absent", "any"], "default": "required"},
                 "min_accept_length": {"type": "float"},

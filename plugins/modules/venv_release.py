@@ -149,11 +149,11 @@ store:
       type: list
 """
 
-from ansible.module_utils.basic import AnsibleModule  # noqa: E402
-from ansible_collections.ddtree.fleet.plugins.module_utils._lease import DEFAULT_MINUTES, LeaseError  # noqa: E402
-from ansible_collections.ddtree.fleet.plugins.module_utils._release_states import Request, reach  # noqa: E402
-from ansible_collections.ddtree.fleet.plugins.module_utils._releases import ReleaseError  # noqa: E402
-from ansible_collections.ddtree.fleet.plugins.module_utils._tree import TreeError  # noqa: E402
+from ansible.module_utils.basic import AnsibleModule
+from ansible_collections.ddtree.fleet.plugins.module_utils._lease import DEFAULT_MINUTES, LeaseError
+from ansible_collections.ddtree.fleet.plugins.module_utils._release_states import Request, reach
+from ansible_collections.ddtree.fleet.plugins.module_utils._releases import ReleaseError
+from ansible_collections.ddtree.fleet.plugins.module_utils._tree import TreeError
 
 
 def main() -> None:

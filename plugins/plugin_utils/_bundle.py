@@ -35,7 +35,8 @@ BOOTSTRAP = (
 )
 
 # Runs second: makes the sources importable under their own names, frees standard output from stray prints, starts the agent.
-LOADER = """
+LOADER = (
+    """
 import importlib.abc, importlib.util, json, os, sys, zlib
 SOURCES = json.loads(zlib.decompress(i.read(int(i.readline()))))
 class Loader(importlib.abc.MetaPathFinder, importlib.abc.InspectLoader):
@@ -52,7 +53,9 @@ stdout = os.fdopen(os.dup(1), "wb", 1 << 20)
 os.dup2(2, 1)
 from %s._stream import agent
 agent.main(i, stdout)
-""" % PACKAGE
+"""
+    % PACKAGE
+)
 
 
 def bundle() -> bytes:

@@ -64,7 +64,9 @@ class Endpoint:
     login_password: str = ""
 
 
-def resolve(host: str, command: Sequence[str], task: Task, play_context: PlayContext, task_vars: Mapping[str, Any]) -> Endpoint:
+def resolve(
+    host: str, command: Sequence[str], task: Task, play_context: PlayContext, task_vars: Mapping[str, Any]
+) -> Endpoint:
     """How to run ``command`` on ``host``; raises EndpointError when the inventory lacks it or its connection cannot carry data."""
     hostvars = task_vars["hostvars"]
     if host not in hostvars:
@@ -94,7 +96,9 @@ def resolve(host: str, command: Sequence[str], task: Task, play_context: PlayCon
         login_password = str(connection.get_option("password") or "")
         argv = _ssh_command(connection, text, bool(login_password))
         if login_password and not shutil.which("sshpass"):
-            raise EndpointError(f"{host} is reached by password, which a data leg needs sshpass for; install sshpass or use a key")
+            raise EndpointError(
+                f"{host} is reached by password, which a data leg needs sshpass for; install sshpass or use a key"
+            )
     return Endpoint(
         host=host,
         argv=argv,
@@ -113,7 +117,9 @@ def python_of(host: str, task_vars: Mapping[str, Any]) -> str:
     if not configured.startswith("auto"):
         return configured
     facts = variables.get("ansible_facts") or {}
-    return str(facts.get("discovered_interpreter_python") or variables.get("discovered_interpreter_python") or "python3")
+    return str(
+        facts.get("discovered_interpreter_python") or variables.get("discovered_interpreter_python") or "python3"
+    )
 
 
 def _context(base: PlayContext, host: str, variables: Mapping[str, Any], task_vars: Mapping[str, Any]) -> PlayContext:
@@ -133,7 +139,9 @@ def _known(variables: Mapping[str, Any], kind: str, name: str) -> dict[str, Any]
     return {key: variables[key] for key in C.config.get_plugin_vars(kind, name.rpartition(".")[2]) if key in variables}
 
 
-def _become(task: Task, context: PlayContext, variables: Mapping[str, Any], keys: dict[str, Any], connection: Any) -> Optional[Any]:
+def _become(
+    task: Task, context: PlayContext, variables: Mapping[str, Any], keys: dict[str, Any], connection: Any
+) -> Optional[Any]:
     """The privilege escalation of a host, or None where there is none or the login user already is the wanted one."""
     if not boolean(variables.get("ansible_become", task.become), strict=False):
         return None

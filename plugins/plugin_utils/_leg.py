@@ -17,7 +17,7 @@ from collections.abc import Iterator
 from typing import Any, BinaryIO, Optional, cast
 
 from ansible_collections.ddtree.fleet.plugins.module_utils._stream.wire import MAGIC, Channel, Message, PeerError
-from ansible_collections.ddtree.fleet.plugins.plugin_utils._bundle import BOOTSTRAP, MIN_PYTHON, bundle
+from ansible_collections.ddtree.fleet.plugins.plugin_utils._bundle import MIN_PYTHON, bundle
 from ansible_collections.ddtree.fleet.plugins.plugin_utils._endpoint import Endpoint
 
 HANDSHAKE_LIMIT = 64 << 10
@@ -95,14 +95,21 @@ class Leg:
     def _start(self) -> None:
         self._stderr.clear()
         self._answered = False
-        argv, pass_fds = list(self._endpoint.argv), ()
+        argv: list[str] = list(self._endpoint.argv)
+        pass_fds: tuple[int, ...] = ()
         if self._endpoint.login_password:
             read_end, write_end = os.pipe()
             os.write(write_end, self._endpoint.login_password.encode() + b"\n")
             os.close(write_end)
             argv, pass_fds = ["sshpass", f"-d{read_end}", *argv], (read_end,)
         self._process = subprocess.Popen(
-            argv, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, bufsize=0, pass_fds=pass_fds, start_new_session=True
+            argv,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            bufsize=0,
+            pass_fds=pass_fds,
+            start_new_session=True,
         )
         for fd in pass_fds:
             os.close(fd)
@@ -156,7 +163,9 @@ class Leg:
             try:
                 piece = self._reader.read1(4096)
             except PeerError:
-                raise LegError(f"{self.host}: no answer within {self._endpoint.timeout + AGENT_START_S} s{self._said()}") from None
+                raise LegError(
+                    f"{self.host}: no answer within {self._endpoint.timeout + AGENT_START_S} s{self._said()}"
+                ) from None
             data += piece
             lines = data.decode("utf-8", "replace").split("\n")
             for number, line in enumerate(lines[:-1]):
@@ -172,7 +181,7 @@ class Leg:
         self._listener.join(2)
         status = self._process.wait(5)
         said = bytes(self._stderr).decode("utf-8", "replace")
-        if status == 127 or "No such file or directory" in said and self._python in said:
+        if status == 127 or ("No such file or directory" in said and self._python in said):
             return f"{self.host}: there is no {self._python}; install Python 3.9 or newer there or set ansible_python_interpreter"
         if "a password is required" in said or "incorrect password" in said or "Sorry, try again" in said:
             return f"{self.host}: privilege escalation wants a password that was not given or is wrong; set ansible_become_password"
@@ -223,7 +232,7 @@ class Leg:
         """End the connection at once; a thread that reads from it gets an error."""
         self._process.kill()
 
-    def __enter__(self) -> "Leg":
+    def __enter__(self) -> Leg:
         return self
 
     def __exit__(self, *_: object) -> None:

@@ -155,7 +155,6 @@ class Target:
                 self.frames.put(frame, timeout=0.2)
                 return
 
-
     def abandon(self) -> None:
         """End the agent, whatever its thread waits for; what it has staged stays for the next run."""
         self.verdict.failed, self.verdict.msg = True, f"{self.verdict.host}: the stream was abandoned"
@@ -217,7 +216,12 @@ class Relay:
         """
         request = self._request
         for target in targets:
-            fields = {"digest": tree["digest"], "environment": tree["environment"], "source": request.source, "src": request.src}
+            fields = {
+                "digest": tree["digest"],
+                "environment": tree["environment"],
+                "source": request.source,
+                "src": request.src,
+            }
             with target.judged():
                 assert target.leg
                 target.leg.tell("prepare", bytecode=request.bytecode, **fields)
@@ -226,7 +230,13 @@ class Relay:
         self._forward(pool, leg, targets, Target.learn_need, "list", want=unknown)
 
     def _forward(
-        self, pool: ThreadPoolExecutor, leg: Leg, targets: Sequence[Target], step: Callable[[Target], None], op: str, **fields: Any
+        self,
+        pool: ThreadPoolExecutor,
+        leg: Leg,
+        targets: Sequence[Target],
+        step: Callable[[Target], None],
+        op: str,
+        **fields: Any,
     ) -> None:
         """Ask the source for a list and pass it to all targets, each of which then does ``step``."""
         waiting = [pool.submit(step, target) for target in targets if target.alive]

@@ -63,7 +63,7 @@ while [ "$count" -gt 0 ]; do
   count=$((count - 1))
 done
 exec chroot "$rootfs" /usr/bin/env -i HOME=/tmp LC_ALL=C.UTF-8 PATH=/usr/sbin:/usr/bin:/sbin:/bin \
-  PYTHONDONTWRITEBYTECODE=1 HF_HUB_OFFLINE=1 TRANSFORMERS_OFFLINE=1 TOKENIZERS_PARALLELISM=false OMP_NUM_THREADS=2 "$@"
+  PYTHONDONTWRITEBYTECODE=1 HF_HUB_OFFLINE=1 TRANSFORMERS_OFFLINE=1 TOKENIZERS_PARALLELISM=false OMP_NUM_THREADS=2 OMP_WAIT_POLICY=PASSIVE "$@"
 """
 
 
@@ -226,7 +226,9 @@ def fill_env(part: Path, rootfs: Path, wheels: Path, cpu_diffs: list[Path]) -> N
     create_layer(part, Path("root"))
     binds = [Bind(part / "root", "root", writable=True), Bind(wheels, "mnt"), Bind(INPUT, "media")]
     run_in_rootfs(
-        rootfs, binds, ["/usr/bin/python3", "-m", "venv", f"/{VENV}"],
+        rootfs,
+        binds,
+        ["/usr/bin/python3", "-m", "venv", f"/{VENV}"],
         f"{rootfs}: python3 could not make a virtual environment; is python3-venv installed there?",
     )
     pip = [f"/{VENV}/bin/python", "-m", "pip", "install", "-qq", "--root-user-action=ignore", "--no-cache-dir"]

@@ -3,8 +3,9 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
 """The environment gate: can this release serve, before anything live is touched?
 
-Everything is looked at in the release's own interpreter, at the path where it will be used: a staged release is bind-mounted over
-dest in a mount namespace that only the probe sees, since an absolute .pth line or shebang would otherwise test the live release.
+Everything is looked at in the release's own interpreter, at the path where it will be used: a staged release is
+bind-mounted over dest in a mount namespace that only the probe sees, since an absolute .pth line or shebang would
+otherwise test the live release.
 """
 
 from __future__ import annotations
@@ -12,7 +13,6 @@ from __future__ import annotations
 import os
 import resource
 import shutil
-import signal
 import tempfile
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
@@ -20,13 +20,17 @@ from typing import Any, Dict, Iterator, List
 
 from ansible_collections.ddtree.fleet.plugins.module_utils._sglang import environment_probe
 from ansible_collections.ddtree.fleet.plugins.module_utils._sglang.gate import GateError, GateResult
-from ansible_collections.ddtree.fleet.plugins.module_utils._sglang.program import Outcome, run_program
+from ansible_collections.ddtree.fleet.plugins.module_utils._sglang.program import (
+    Outcome,
+    cleaning_up_on_signals,
+    run_program,
+)
 from ansible_collections.ddtree.fleet.plugins.module_utils._verdict import Check
 
 MOUNT_FAILED = 97
 # The release is mounted read-only: what is committed is never changed, not even by an import that writes beside itself.
 _MOUNT = f'mount --bind -- "$1" "$2" && mount -o remount,bind,ro -- "$2" || exit {MOUNT_FAILED}; shift 2; exec "$@"'
-# Where imports of PyTorch, Triton, FlashInfer and friends would write; each is given a place in a private folder instead.
+# Where imports of PyTorch, Triton, FlashInfer and friends would write; each gets a private folder instead.
 _CACHE_VARIABLES = (
     "HOME",
     "TMPDIR",
@@ -78,7 +82,7 @@ def run(options: EnvironmentOptions) -> GateResult:
     request = {key: value for key, value in asdict(options).items() if key not in ("environment", "timeout", "release")}
     request["stacks_after"] = max(options.timeout - 3, 1)
     argv = [interpreter, "-B"]
-    with _cleaning_up_on_signals(), _mount_point(options.dest, bind), _private_folder() as folder:
+    with cleaning_up_on_signals(), _mount_point(options.dest, bind), _private_folder() as folder:
         if bind:
             argv = [
                 "unshare",
@@ -104,7 +108,8 @@ def run(options: EnvironmentOptions) -> GateResult:
     unshare_failed = bool(outcome.output) and outcome.output[-1].startswith("unshare:")
     if bind and not progress.started and (outcome.returncode == MOUNT_FAILED or unshare_failed):
         raise GateError(
-            f"{options.release} cannot be mounted over {options.dest} for the gate: {' '.join(outcome.output[-2:]) or outcome.ending()}; "
+            f"{options.release} cannot be mounted over {options.dest} for the gate: "
+            f"{' '.join(outcome.output[-2:]) or outcome.ending()}; "
             "this needs root and the right to make a mount namespace"
         )
     _judge_ending(result, progress, outcome)
@@ -150,7 +155,7 @@ def _judge_ending(result: GateResult, progress: _Progress, outcome: Outcome) -> 
 
 
 def _last_words(output: List[str]) -> str:
-    """The end of what was printed; of a stack that faulthandler printed, the innermost frames, which come first there."""
+    """The end of what was printed; of a stack from faulthandler the innermost frames, which come first there."""
     lines = [line.strip() for line in output if "<frozen " not in line and '"<ddtree.fleet>"' not in line]
     stacks = [number for number, line in enumerate(lines) if line.endswith("(most recent call first):")]
     if stacks:
@@ -206,19 +211,3 @@ def _mount_point(dest: str, bind: bool) -> Iterator[None]:
         except OSError:
             # Somebody has put something there meanwhile: theirs to keep.
             pass
-
-
-@contextmanager
-def _cleaning_up_on_signals() -> Iterator[None]:
-    """A module that is told to end (a lost connection, a time-out above it) still runs its ``finally`` blocks."""
-    ended = (signal.SIGTERM, signal.SIGHUP)
-    before = [signal.signal(number, _end_by_signal) for number in ended]
-    try:
-        yield
-    finally:
-        for number, handler in zip(ended, before):
-            signal.signal(number, handler)
-
-
-def _end_by_signal(number: int, frame: object) -> None:
-    raise SystemExit(128 + number)

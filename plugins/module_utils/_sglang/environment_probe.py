@@ -20,7 +20,8 @@ import re
 import sys
 import traceback
 import warnings
-from typing import Any, Callable, Dict, Iterator, List, Optional, Tuple
+from functools import partial
+from typing import Any, Callable, Dict, Iterator, List, NoReturn, Optional, Tuple
 
 Found = Dict[str, Any]
 
@@ -104,7 +105,8 @@ def _version(distribution: str, expected: str, dest: str, report: Report) -> Opt
     report.details["version"], report.details["distribution_version"] = running, declared
     if running != declared:
         report.remark(
-            f"{distribution}: its metadata says {declared}, its code says {running}: the package was copied over another version"
+            f"{distribution}: its metadata says {declared}, its code says {running}: "
+            "the package was copied over another version"
         )
     if place and not os.path.abspath(place).startswith(os.path.join(dest, "")):
         report.remark(f"{distribution} is imported from {place}, outside {dest}")
@@ -158,7 +160,7 @@ def _requirements(distribution: str, ignored: List[str], report: Report) -> Foun
     report.details["requirements"] = len(wanted)
     if not missing:
         return _result(True, expected, f"{len(wanted)} requirements")
-    hint = "a lazily imported one breaks the launch; install it where the environment is built, or name it in requirements_ignore"
+    hint = "a lazily imported one breaks the launch; install it where the environment is built, or ignore it by name"
     return _failed(expected, "missing: " + ", ".join(sorted(missing, key=str.lower)), hint)
 
 
@@ -168,7 +170,7 @@ def _normal(name: str) -> str:
 
 def imports_step(request: Dict[str, Any], report: Report) -> Step:
     for name in request["imports"]:
-        yield f" {name}", lambda name=name: _import(name)
+        yield f" {name}", partial(_import, name)
 
 
 def _import(name: str) -> Found:
@@ -181,7 +183,7 @@ def _import(name: str) -> Found:
 
 def probes_step(request: Dict[str, Any], report: Report) -> Step:
     for probe in request["probes"]:
-        yield f" {_short(probe['expression'])}", lambda probe=probe: _probe(probe)
+        yield f" {_short(probe['expression'])}", partial(_probe, probe)
 
 
 def _probe(probe: Dict[str, Any]) -> Found:
@@ -212,6 +214,16 @@ class _Refused(Exception):
     """What argparse would have printed before it ended the program."""
 
 
+class _Parser(argparse.ArgumentParser):
+    """Raises where argparse ends the program."""
+
+    def error(self, message: str) -> NoReturn:
+        raise _Refused(message)
+
+    def exit(self, status: int = 0, message: Optional[str] = None) -> NoReturn:
+        raise _Refused(message or "an argument ends the server instead of starting it")
+
+
 def command_line_step(request: Dict[str, Any], report: Report) -> Step:
     if request["command_line"]:
         yield "command line", lambda: _command_line(request["command_line"], report)
@@ -221,7 +233,7 @@ def _command_line(arguments: List[str], report: Report) -> Found:
     expected = "accepted by this build's own parser"
     try:
         server_args = importlib.import_module(PARSER_MODULE).ServerArgs
-        parser = argparse.ArgumentParser(prog="sglang", add_help=False)
+        parser = _Parser(prog="sglang")
         server_args.add_cli_args(parser)
     except BaseException as error:
         return _failed(expected, f"the parser cannot be built: {_error(error)}", _place(error))
@@ -232,12 +244,6 @@ def _command_line(arguments: List[str], report: Report) -> Found:
         )
         for action in parser._actions:
             action.required = False
-
-    def refuse(message: str) -> None:
-        raise _Refused(message)
-
-    parser.error = refuse  # type: ignore[method-assign,assignment]
-    parser.exit = lambda status=0, message="": refuse(message or "an argument ends the server instead of starting it")  # type: ignore[method-assign,assignment]
     try:
         parsed = vars(parser.parse_args(arguments))
     except _Refused as refused:
@@ -295,7 +301,7 @@ def _short(text: str, limit: int = SHORT) -> str:
 
 def _error(error: BaseException) -> str:
     """The error and what caused it: a torch ABI mismatch hides behind an ImportError about an architecture."""
-    texts = []
+    texts: List[str] = []
     seen: List[BaseException] = []
     current: Optional[BaseException] = error
     while current is not None and current not in seen and len(texts) < 3:

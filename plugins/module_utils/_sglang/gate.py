@@ -17,7 +17,7 @@ class GateError(Exception):
 
 @dataclass
 class GateResult:
-    """``remarks`` are worth reading but never fail a gate; ``journal`` is the unit's log, only where it explains a failure."""
+    """``remarks`` never fail a gate; ``journal`` is the unit's log, only where it explains a failure."""
 
     subject: str
     checks: List[Check] = field(default_factory=list)

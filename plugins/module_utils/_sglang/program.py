@@ -3,8 +3,8 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
 """Runs one of our small programs in a release's own interpreter, bounded, and hands over what it answers.
 
-Program and request go in through stdin and answers come back as JSON lines on a pipe of their own: nothing is written to
-disk, nothing stands on a command line, and whatever imports print on stdout cannot be mistaken for an answer.
+Program and request go in through stdin and answers come back as JSON lines on a pipe of their own: nothing is written
+to disk, nothing stands on a command line, and whatever imports print on stdout cannot be mistaken for an answer.
 """
 
 from __future__ import annotations
@@ -17,15 +17,17 @@ import signal
 import subprocess
 import threading
 import time
+from contextlib import contextmanager
 from dataclasses import dataclass
 from types import ModuleType
-from typing import IO, Any, Callable, Dict, List, Optional
+from typing import IO, Any, Callable, Dict, Iterator, List, Optional, cast
 
 from ansible_collections.ddtree.fleet.plugins.module_utils._sglang.gate import GateError
 
 # The empty first entry of sys.path that -c brings would import from the current directory.
 _BOOTSTRAP = (
-    "import json, sys; sys.path[:1] = [entry for entry in sys.path[:1] if entry]; sent = json.loads(sys.stdin.buffer.read()); "
+    "import json, sys; sys.path[:1] = [entry for entry in sys.path[:1] if entry]; "
+    "sent = json.loads(sys.stdin.buffer.read()); "
     "names = {'__name__': 'ddtree_fleet'}; exec(compile(sent['source'], '<ddtree.fleet>', 'exec'), names); "
     "names['main'](sent['request'], sent['answers'])"
 )
@@ -34,7 +36,7 @@ _OUTPUT_BYTES = 16384
 
 @dataclass(frozen=True)
 class Outcome:
-    """How the program ended: ``stopped`` by the watcher, ``timed_out``, or by itself with ``returncode`` (negative: signal)."""
+    """How the program ended: ``stopped`` by the watcher, ``timed_out``, or by itself (negative code: a signal)."""
 
     returncode: int
     timed_out: bool
@@ -86,7 +88,7 @@ def run_program(
     answer: Callable[[Dict[str, Any]], None],
     watch: Optional[Callable[[], bool]] = None,
 ) -> Outcome:
-    """Run ``program`` with ``argv`` (an interpreter and its flags, maybe behind a wrapper) and call ``answer`` for each answer.
+    """Run ``program`` with ``argv`` (an interpreter with flags, maybe behind a wrapper); ``answer`` gets what it says.
 
     ``watch`` is called about once a second and ends the program at once by returning false. The program and all that it
     started are gone when this returns. Raises GateError when the interpreter cannot be started.
@@ -94,7 +96,8 @@ def run_program(
     reader, writer = os.pipe()
     started = time.monotonic()
     try:
-        process = subprocess.Popen(
+        # run_command of AnsibleModule cannot watch a unit meanwhile.
+        process = subprocess.Popen(  # pylint: disable=ansible-bad-function
             argv + ["-c", _BOOTSTRAP],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
@@ -109,10 +112,9 @@ def run_program(
         os.close(writer)
         raise GateError(f"{argv[0]} cannot be run: {error.strerror or error}") from None
     os.close(writer)
-    assert process.stdin is not None and process.stdout is not None
-    output = _Tail(process.stdout)
+    output = _Tail(cast(IO[bytes], process.stdout))
     sent = json.dumps({"source": inspect.getsource(program), "request": request, "answers": writer}).encode()
-    threading.Thread(target=_send, args=(process.stdin, sent), daemon=True).start()
+    threading.Thread(target=_send, args=(cast(IO[bytes], process.stdin), sent), daemon=True).start()
     timed_out = stopped = False
     try:
         lines = _Lines(reader)
@@ -139,6 +141,22 @@ def run_program(
     return Outcome(process.returncode, timed_out, stopped, output.lines(), seconds)
 
 
+@contextmanager
+def cleaning_up_on_signals() -> Iterator[None]:
+    """A module that is told to end (a lost connection, a time-out above it) still runs its ``finally`` blocks."""
+    ended = (signal.SIGTERM, signal.SIGHUP)
+    before = [signal.signal(number, _end_by_signal) for number in ended]
+    try:
+        yield
+    finally:
+        for number, handler in zip(ended, before):
+            signal.signal(number, handler)
+
+
+def _end_by_signal(number: int, frame: object) -> None:
+    raise SystemExit(128 + number)
+
+
 class _Lines:
     """JSON objects, one a line, from a pipe."""
 
@@ -150,7 +168,8 @@ class _Lines:
     def read(self, wait: float) -> List[Dict[str, Any]]:
         """What has come; waits up to ``wait`` seconds for the first byte."""
         if not self._open:
-            time.sleep(wait)
+            # The program has closed its end: it is about to be gone.
+            time.sleep(min(wait, 0.02))
             return []
         while select.select([self._descriptor], [], [], wait)[0]:
             chunk = os.read(self._descriptor, 65536)
@@ -172,7 +191,7 @@ def _send(stream: IO[bytes], data: bytes) -> None:
         return
 
 
-def _end(process: "subprocess.Popen[bytes]") -> None:
+def _end(process: subprocess.Popen[bytes]) -> None:
     try:
         os.killpg(process.pid, signal.SIGKILL)
     except (ProcessLookupError, PermissionError):

@@ -3,8 +3,8 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
 """Judges what a server answered. Pure functions over recorded or live replies: no HTTP, no systemd.
 
-The truth about speculation stands in the ``meta_info`` of each /generate reply. An accept length above 1 proves nothing: 64 tokens
-in 63 verify steps read 1.016 with not one draft accepted.
+The truth about speculation stands in the ``meta_info`` of each /generate reply. An accept length above 1 proves
+nothing: 64 tokens in 63 verify steps read 1.016 with not one draft accepted.
 """
 
 from __future__ import annotations
@@ -193,8 +193,8 @@ def _accepted_check(ran: Sequence[Generation], none: Sequence[Generation]) -> Ch
         False,
         "above 0 in every reply",
         values,
-        f"accept length reads {_rounded(none[0].accept_length)}, which proves nothing; drafter and model do not belong together, "
-        "or the drafter's config is read differently than it was trained",
+        f"accept length reads {_rounded(none[0].accept_length)}, which proves nothing; "
+        "drafter and model do not belong together, or the drafter's config is read differently than it was trained",
     )
 
 
@@ -214,7 +214,7 @@ def chat_check(reply: Reply) -> Check:
 
 
 def degenerate(text: str, token_ids: Sequence[int]) -> str:
-    """Why this is no real text: empty, one token or one character or one word over and over. Empty when it looks real."""
+    """Why this is no real text: empty, or one token, character or word over and over. Empty when it looks real."""
     if len(token_ids) >= 4:
         token, times = Counter(token_ids).most_common(1)[0]
         if times == len(token_ids) or (len(token_ids) >= 16 and times >= 0.9 * len(token_ids)):
@@ -261,7 +261,7 @@ def _rounded(value: Optional[float]) -> Optional[float]:
 
 
 def _grouped(said: Dict[int, str]) -> str:
-    """What replies have to say by number (from 0), the same words once: ``reply 1, 2: no answer; reply 4: HTTP 500``."""
+    """What replies (numbered from 0) have to say, the same words once: ``reply 1, 2: no answer; reply 4: HTTP 500``."""
     numbers: Dict[str, List[int]] = {}
     for number, words in said.items():
         numbers.setdefault(words, []).append(number + 1)

@@ -3,7 +3,7 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
 """The API key: read from its file on the host, and kept out of everything that leaves it.
 
-SGLang prints its key in clear in /server_info and in its start-up log, so whatever is returned passes :class:`Redactor`.
+SGLang prints its key in clear in /server_info and in its start-up log: whatever is returned passes the Redactor.
 """
 
 from __future__ import annotations
@@ -20,7 +20,8 @@ _YAML_LINE = re.compile(r"""^\s*["']?api[-_]key["']?\s*:\s+(?P<value>.*?)\s*$"""
 _SECRET_FIELD = re.compile(r"(^|_)(api_key|password|secret)$")
 _IN_TEXT = (
     re.compile(
-        r"""(?P<before>["']?\b(?:admin[-_])?api[-_]key["']?\s*[=:]\s*)(?!None\b|null\b)(?:'[^']*'|"[^"]*"|[^\s,)}'"]+)"""
+        r"""(?P<before>["']?\b(?:admin[-_])?api[-_]key["']?\s*[=:]\s*)"""
+        r"""(?!None\b|null\b)(?:'[^']*'|"[^"]*"|[^\s,)}'"]+)"""
     ),
     re.compile(r"""(?P<before>--(?:admin-)?api-key\s+)\S+"""),
     re.compile(r"""(?P<before>\bBearer\s+)[^\s'",]+"""),
@@ -28,7 +29,7 @@ _IN_TEXT = (
 
 
 def read_api_key(path: str) -> str:
-    """The key in ``path``: the bare key, or the line ``api-key: KEY`` of a YAML file. Errors never quote the content."""
+    """The key in ``path``: the bare key, or the YAML line ``api-key: KEY``. Errors never quote the content."""
     try:
         with open(path, encoding="utf-8") as stream:
             lines = [line.strip() for line in stream.read(65536).splitlines()]
@@ -43,7 +44,8 @@ def read_api_key(path: str) -> str:
         key = lines[0]
     else:
         raise GateError(
-            f"api_key_file {path} holds {len(lines)} lines and none reads 'api-key: KEY'; give the bare key alone, or that YAML line"
+            f"api_key_file {path} holds {len(lines)} lines and none reads 'api-key: KEY'; "
+            "give the bare key alone, or that YAML line"
         )
     if not key or not re.fullmatch(r"[\x21-\x7e]+", key):
         raise GateError(f"api_key_file {path}: the key is empty or holds characters that no HTTP header can carry")
@@ -62,7 +64,7 @@ def _yaml_scalar(text: str) -> str:
 
 
 class Redactor:
-    """Replaces known secrets by value (in the spellings that JSON, repr and URLs give them) and secret fields by name."""
+    """Replaces known secrets by value (also as JSON, repr and URLs spell them) and secret fields by name."""
 
     def __init__(self, secrets: Iterable[str] = ()) -> None:
         spellings: Set[str] = set()

@@ -3,8 +3,8 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
 """The server gate: is the running unit the patched server, does it generate, and does speculation really happen?
 
-HTTP is done by a program in the release's own interpreter (requests comes with the release) while this side watches the unit, so
-that a server that dies or is restarted ends the gate at once.
+HTTP is done by a program in the release's own interpreter (requests comes with the release) while this side watches
+the unit, so that a server that dies or is restarted ends the gate at once.
 """
 
 from __future__ import annotations
@@ -19,7 +19,11 @@ from ansible_collections.ddtree.fleet.plugins.module_utils import _listeners as 
 from ansible_collections.ddtree.fleet.plugins.module_utils import _systemd
 from ansible_collections.ddtree.fleet.plugins.module_utils._sglang import replies, server_client
 from ansible_collections.ddtree.fleet.plugins.module_utils._sglang.gate import GateError, GateResult
-from ansible_collections.ddtree.fleet.plugins.module_utils._sglang.program import Outcome, run_program
+from ansible_collections.ddtree.fleet.plugins.module_utils._sglang.program import (
+    Outcome,
+    cleaning_up_on_signals,
+    run_program,
+)
 from ansible_collections.ddtree.fleet.plugins.module_utils._verdict import Check
 
 SIMULATED = "SGLANG_SIMULATE_ACC_LEN"
@@ -69,12 +73,14 @@ def run(options: ServerOptions) -> GateResult:
     port = _checked_port(options.url)
     if options.speculation != replies.ABSENT and options.max_new_tokens < replies.JUDGED_TOKENS:
         raise GateError(
-            f"max_new_tokens is {options.max_new_tokens}; below {replies.JUDGED_TOKENS} no reply says anything about speculation"
+            f"max_new_tokens is {options.max_new_tokens}; "
+            f"below {replies.JUDGED_TOKENS} no reply says anything about speculation"
         )
     if not options.prompts:
         raise GateError("prompts is empty; the server gate needs at least one")
     try:
-        return _Gate(options, port).run()
+        with cleaning_up_on_signals():
+            return _Gate(options, port).run()
     except _systemd.SystemdError as error:
         raise GateError(str(error)) from None
 
@@ -214,7 +220,7 @@ class _Gate:
     def _foreign_holders(self) -> List[listeners.Holder]:
         host = urlsplit(self._options.url).hostname or ""
         group = self._first.control_group
-        found = []
+        found: List[listeners.Holder] = []
         for listener in listeners.listeners(host, self._port):
             if not group or not any(holder.inside(group) for holder in listener.holders):
                 found += listener.holders

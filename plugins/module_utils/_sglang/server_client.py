@@ -3,9 +3,10 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
 """Runs in the release's own interpreter, sent there by program.py: talks HTTP to the server and answers what came back.
 
-Only requests, no verdicts: those are server.py's. One request at a time, since requests that are given up pile up in the server.
+Only requests, no verdicts: those are server.py's. One request at a time, since those that are given up pile up there.
 It runs twice. Phase ``wait``, without the key: ``{"waiting": why}`` while not ready, then ``{"ready": seconds}``, or
-``{"refused": why}`` where waiting longer is of no use. Phase ``ask``: one ``{"reply": {...}}`` a request, then ``{"done": true}``.
+``{"refused": why}`` where waiting longer is of no use. Phase ``ask``: one ``{"reply": {...}}`` a request, then
+``{"done": true}``.
 """
 
 from __future__ import annotations

@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 import os
-from typing import Any, Dict, List, NoReturn
+from typing import Any, Dict, List
 
 from ansible.module_utils.basic import AnsibleModule
 from ansible_collections.ddtree.fleet.plugins.module_utils._sglang import environment, server
@@ -15,7 +15,7 @@ from ansible_collections.ddtree.fleet.plugins.module_utils._sglang.secrets impor
 from ansible_collections.ddtree.fleet.plugins.module_utils._verdict import failures
 
 
-def run_module(module: AnsibleModule) -> NoReturn:
+def run_module(module: AnsibleModule) -> None:
     """The one way out, for passed, failed and refused gates alike: everything goes through the redactor."""
     gate = module.params["gate"]
     secrets: List[str] = []

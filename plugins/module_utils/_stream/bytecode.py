@@ -41,20 +41,28 @@ def bytecode_path(path: bytes, tag: str) -> bytes:
 
 def modules(entries: List[Entry]) -> List[Entry]:
     """The files that get bytecode: modules below ``lib``."""
-    return [entry for entry in entries if entry.kind == FILE and entry.path.endswith(b".py") and entry.path.startswith(b"lib/")]
+    return [
+        entry
+        for entry in entries
+        if entry.kind == FILE and entry.path.endswith(b".py") and entry.path.startswith(b"lib/")
+    ]
 
 
 def cache_tag(root: bytes) -> str:
     """The interpreter's name in bytecode file names, such as ``cpython-312``; raises TreeError when it does not run."""
     python = os.path.join(root, b"bin/python")
     try:
-        done = subprocess.run([python, b"-I", b"-B", b"-S", b"-c", TAG_PROGRAM.encode()], capture_output=True, timeout=60, check=True)
+        done = subprocess.run(
+            [python, b"-I", b"-B", b"-S", b"-c", TAG_PROGRAM.encode()], capture_output=True, timeout=60, check=True
+        )
     except (OSError, subprocess.SubprocessError) as error:
         raise TreeError(f"{show(python)} does not run on this host: {error}") from error
     return done.stdout.decode().strip()
 
 
-def compile_modules(root: bytes, dest: bytes, paths: List[bytes], tag: str, progress: Callable[[int], None]) -> Dict[str, int]:
+def compile_modules(
+    root: bytes, dest: bytes, paths: List[bytes], tag: str, progress: Callable[[int], None]
+) -> Dict[str, int]:
     """Compile the modules at ``paths`` below ``root`` as if they stood at ``dest``, one process per processor.
 
     What does not compile is left to the interpreter, as it would be after an installation by pip. Gives the numbers of files
@@ -79,14 +87,16 @@ def compile_modules(root: bytes, dest: bytes, paths: List[bytes], tag: str, prog
 def _feed(
     root: bytes,
     dest: bytes,
-    queue: "object",
+    queue: object,
     lock: threading.Lock,
     tag: str,
     done: List[Tuple[int, int]],
     progress: Callable[[int], None],
 ) -> None:
     command = [os.path.join(root, b"bin/python"), b"-I", b"-B", b"-S", b"-c", COMPILE_PROGRAM.encode()]
-    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True) as worker:
+    with subprocess.Popen(
+        command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
+    ) as worker:
         assert worker.stdin and worker.stdout
         while True:
             with lock:

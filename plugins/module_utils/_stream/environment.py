@@ -68,12 +68,18 @@ def python_version(python: bytes) -> str:
     """The version an interpreter says it is, such as ``3.12.3``; raises TreeError when it does not run."""
     try:
         done = subprocess.run(
-            [python, b"-I", b"-B", b"-S", b"-c", VERSION_PROGRAM.encode()], stdin=subprocess.DEVNULL, capture_output=True, timeout=60, check=False
+            [python, b"-I", b"-B", b"-S", b"-c", VERSION_PROGRAM.encode()],
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            timeout=60,
+            check=False,
         )
     except (OSError, subprocess.TimeoutExpired) as error:
         raise TreeError(f"{show(python)} does not run: {error}") from error
     if done.returncode:
-        raise TreeError(f"{show(python)} does not run: {show(done.stderr.strip()[-300:]) or f'exit status {done.returncode}'}")
+        raise TreeError(
+            f"{show(python)} does not run: {show(done.stderr.strip()[-300:]) or f'exit status {done.returncode}'}"
+        )
     return done.stdout.decode().strip()
 
 

@@ -88,7 +88,9 @@ def serve(channel: Channel, request: Message) -> None:
         message = channel.receive("folders", "list", "send", "bye")
         if message["op"] == "folders":
             listed = list(folders(entries).items())
-            send_rows(channel, "folders", [[encode_path(path), folder_digest(inside, hashes)] for path, inside in listed])
+            send_rows(
+                channel, "folders", [[encode_path(path), folder_digest(inside, hashes)] for path, inside in listed]
+            )
         elif message["op"] == "list":
             rows = [entry_row(entry, hashes) for number in message["want"] for entry in listed[number][1]]
             send_rows(channel, "entries", rows)
@@ -119,6 +121,8 @@ def _send(channel: Channel, root: bytes, entries: List[Entry], hashes: Dict[byte
             digest.update(data)
             channel.send_frame(DATA, data)
         if digest.hexdigest() != hashes[entry.path]:
-            raise TreeError(f"{show(entry.path)} changed after it was listed; stop what writes to the environment and run again")
+            raise TreeError(
+                f"{show(entry.path)} changed after it was listed; stop what writes to the environment and run again"
+            )
         channel.send_frame(SUM, digest.digest())
     channel.send("sent")

@@ -78,7 +78,9 @@ class Origin:
 
     tree: Optional[LocalTree]
     entry: Optional[Entry] = None
-    how: str = "sent"  # "kept" (already in staging), "linked", "copied", "sent", "repeated" (same content as a sent one)
+    how: str = (
+        "sent"  # "kept" (already in staging), "linked", "copied", "sent", "repeated" (same content as a sent one)
+    )
 
 
 class Receiver:
@@ -157,14 +159,21 @@ class Receiver:
         self._decide()
         self._check_space()
         want = [number for number, entry in enumerate(self.wanted) if self._how(entry) == "sent"]
-        return {"want": want, "bytes": sum(self.wanted[number].size for number in want), "reused": self._figures(), "links": links}
+        return {
+            "want": want,
+            "bytes": sum(self.wanted[number].size for number in want),
+            "reused": self._figures(),
+            "links": links,
+        }
 
     def _listing(self) -> List[Row]:
         """All rows of the source's listing; only directories that no local tree has just so are asked for."""
         known: Dict[Tuple[bytes, str], List[Row]] = {}
         for tree in self.local + ([self.staged] if self.staged else []):
             for path, children in folders(tree.entries).items():
-                known[path, folder_digest(children, tree.hashes)] = [entry_row(entry, tree.hashes) for entry in children]
+                known[path, folder_digest(children, tree.hashes)] = [
+                    entry_row(entry, tree.hashes) for entry in children
+                ]
         rows: List[Row] = []
         unknown = []
         for number, (path, digest) in enumerate(receive_rows(self.channel, "folders")):
@@ -295,7 +304,9 @@ class Receiver:
         with Incoming(self, new) as incoming:
             for data in read_file(root, old):
                 incoming.write(data)
-        incoming.finish(f"{show(os.path.join(root, old.path))} is not what it was when it was hashed; run again with verify: full")
+        incoming.finish(
+            f"{show(os.path.join(root, old.path))} is not what it was when it was hashed; run again with verify: full"
+        )
 
     def receive(self) -> None:
         """Take the files of the stream until ``sent``; each must be one that was asked for, with the hash that was listed."""
@@ -346,7 +357,11 @@ class Receiver:
         listed = {entry.path: self.hashes.get(entry.path, "") for entry in staged}
         if tree_digest(staged, listed) != digest:
             raise TreeError("the staged tree is not the source's tree; something else writes to staging")
-        compiled = self._compile(request) if request["bytecode"] and request["environment"] else {"compiled": 0, "reused": 0, "refused": 0}
+        compiled = (
+            self._compile(request)
+            if request["bytecode"] and request["environment"]
+            else {"compiled": 0, "reused": 0, "refused": 0}
+        )
         started = time.monotonic()
         with Progress(self.channel, "sync").heartbeat():
             sync_filesystem(self.tree)
@@ -438,7 +453,7 @@ class Incoming:
         self._digest = hashlib.sha256()
         self._left = entry.size
 
-    def __enter__(self) -> "Incoming":
+    def __enter__(self) -> Incoming:
         flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_CLOEXEC
         self._file = open(os.open(self._path, flags, 0o600), "wb", buffering=0)
         return self

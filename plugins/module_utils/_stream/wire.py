@@ -91,7 +91,9 @@ def parse_message(frame: Frame, *ops: str) -> Message:
     """A frame's message; raises PeerError when it is an error or none of ``ops`` (any when there are none)."""
     kind, payload = frame
     if kind not in (MESSAGE, PACKED):
-        raise PeerError(f"the stream is out of step: expected {' or '.join(ops) or 'a message'}, got a frame of type {kind}")
+        raise PeerError(
+            f"the stream is out of step: expected {' or '.join(ops) or 'a message'}, got a frame of type {kind}"
+        )
     try:
         if kind == PACKED:
             payload = zlib.decompressobj().decompress(payload, MAX_FRAME)
@@ -145,7 +147,14 @@ def folder_digest(children: List[Entry], hashes: Dict[bytes, str]) -> str:
     digest = hashlib.sha256()
     for e in children:
         content = hashes[e.path] if e.kind == FILE else encode_path(e.target)
-        fields = [encode_path(e.path.rpartition(b"/")[2]), e.kind, e.mode, e.size, e.mtime_ns if e.kind == FILE else 0, content]
+        fields = [
+            encode_path(e.path.rpartition(b"/")[2]),
+            e.kind,
+            e.mode,
+            e.size,
+            e.mtime_ns if e.kind == FILE else 0,
+            content,
+        ]
         digest.update(json.dumps(fields).encode("ascii"))
     return digest.hexdigest()
 
@@ -170,7 +179,7 @@ def check_rows(rows: List[Row]) -> Tuple[List[Entry], Dict[bytes, str]]:
     return entries, hashes
 
 
-def _checked(path: bytes, row: Row, directories: "set[bytes]", before: bytes) -> Tuple[Entry, str]:
+def _checked(path: bytes, row: Row, directories: set[bytes], before: bytes) -> Tuple[Entry, str]:
     _, kind, mode, size, target, mtime_ns, sha256 = row
     parent, _, name = path.rpartition(b"/")
     if name in (b"", b".", b"..") or b"\0" in path or parent not in directories:

@@ -1,0 +1,67 @@
+# `make demo` deploys to local test hosts, `make test` runs every check. Both set up what they need, and say what they do.
+SHELL := /bin/bash
+.SHELLFLAGS := -euo pipefail -c
+.DEFAULT_GOAL := help
+
+CACHE := $(CURDIR)/.cache
+VENV := $(CACHE)/venv
+BIN := $(VENV)/bin
+RUN := PATH="$(BIN):$$PATH" DDTREE_ROOT="$(CURDIR)" DDTREE_CACHE="$(CACHE)/fleet" DDTREE_STATE="$(CACHE)/fleet/state"
+FLEET := $(RUN) $(BIN)/python tests/fleet/fleet.py
+STATE := $(CACHE)/fleet/state
+
+.PHONY: help
+help: ## Show this list
+	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
+
+.PHONY: demo
+demo: input ## Deploy a real environment to local test hosts with deploy-ddtree.yml
+	@$(RUN) tests/demo.sh
+
+.PHONY: test
+test: input ## Every check: lint, sanity, unit tests, molecule scenarios
+	@$(RUN) $(BIN)/python tests/run.py full
+
+.PHONY: test-fast
+test-fast: setup ## Lint and unit tests only
+	@$(RUN) $(BIN)/python tests/run.py fast
+
+.PHONY: test-long
+test-long: input ## Everything in `test`, and what takes hours
+	@$(RUN) $(BIN)/python tests/run.py long
+
+.PHONY: bench
+bench: input ## Benchmarks side by side with the peers; JSON in build/bench
+	@$(RUN) $(BIN)/python tests/bench/transfer.py
+
+.PHONY: lint
+lint: setup ## Linters only
+	@$(RUN) $(BIN)/python tests/run.py lint
+
+.PHONY: fleet-up
+fleet-up: input ## Start the test hosts and leave them running
+	@$(FLEET) up --cache $(CACHE)/fleet --state $(STATE)
+
+.PHONY: fleet-down
+fleet-down: setup ## Stop the test hosts
+	@$(FLEET) down --state $(STATE)
+
+.PHONY: setup
+setup: ## Install the Debian packages and the Python environment
+	@tests/setup.sh $(VENV)
+
+.PHONY: input
+input: setup ## Build the root file system and the environment of the test hosts
+	@$(FLEET) base --cache $(CACHE)/fleet --state $(STATE)
+	@$(RUN) $(BIN)/python tests/input/build.py --rootfs $(CACHE)/fleet/base --cache $(CACHE)/fleet --out $(CACHE)/fleet/layers
+
+.PHONY: lock
+lock: setup ## Renew requirements-dev.lock from pyproject.toml
+	@$(BIN)/python -m pip install --quiet uv
+	@$(BIN)/uv pip compile --quiet --universal --python-version 3.11 --no-header --no-annotate --no-emit-index-url \
+		pyproject.toml -o requirements-dev.lock
+
+.PHONY: clean
+clean: ## Stop the test hosts and delete everything that was built
+	@if [ -x $(BIN)/python ]; then $(FLEET) down --state $(STATE); fi
+	rm -rf build .cache .mypy_cache .pytest_cache .ruff_cache .ansible

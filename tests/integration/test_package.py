@@ -1,0 +1,122 @@
+# Copyright (c) 2026, the ddtree.fleet authors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""A clone works wherever it is, and so does the package that Galaxy gets."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import tarfile
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+PUBLIC = {
+    "CHANGELOG.md",
+    "FILES.json",
+    "LICENSE",
+    "MANIFEST.json",
+    "README.md",
+    "changelogs",
+    "docs",
+    "meta",
+    "playbooks",
+    "plugins",
+    "roles",
+}
+INVENTORY = """
+all:
+  children:
+    ddtree_source: {hosts: {ct200: {}}}
+    b300: {hosts: {b300-1: {}}}
+    rtx_pro_6000: {hosts: {rtx6000-1: {}}}
+"""
+
+
+def ansible(*argv: str, cwd: Path, collections: str = "") -> subprocess.CompletedProcess[str]:
+    environment = {name: value for name, value in os.environ.items() if not name.startswith("ANSIBLE_")}
+    if collections:
+        environment["ANSIBLE_COLLECTIONS_PATH"] = collections
+    return subprocess.run(argv, cwd=cwd, env=environment, capture_output=True, text=True, timeout=300, check=False)
+
+
+@pytest.fixture(scope="module")
+def clone(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """What git tracks and what would be added to it, in another folder."""
+    target = tmp_path_factory.mktemp("some folder") / "anything"
+    listed = subprocess.run(
+        ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard"],
+        cwd=ROOT,
+        capture_output=True,
+        check=True,
+    ).stdout
+    names = [name for name in listed.decode().split("\0") if name and os.path.lexists(ROOT / name)]
+    target.mkdir()
+    packed = subprocess.run(["tar", "-c", "--no-recursion", *names], cwd=ROOT, capture_output=True, check=True).stdout
+    subprocess.run(["tar", "-x"], cwd=target, input=packed, check=True)
+    return target
+
+
+@pytest.fixture(scope="module")
+def tarball(clone: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    output = tmp_path_factory.mktemp("built")
+    built = ansible("ansible-galaxy", "collection", "build", "--output-path", str(output), cwd=clone)
+    assert built.returncode == 0, built.stderr
+    return next(output.glob("ddtree-fleet-*.tar.gz"))
+
+
+@pytest.fixture
+def inventory(tmp_path: Path) -> str:
+    path = tmp_path / "hosts.yml"
+    path.write_text(INVENTORY, encoding="utf-8")
+    return str(path)
+
+
+@pytest.mark.parametrize(
+    ("folder", "playbook"), [(".", "playbooks/deploy-ddtree.yml"), ("playbooks", "deploy-ddtree.yml")]
+)
+def test_a_clone_in_any_folder_finds_everything(clone: Path, inventory: str, folder: str, playbook: str) -> None:
+    listed = ansible("ansible-playbook", "-i", inventory, playbook, "--list-tasks", cwd=clone / folder)
+    assert listed.returncode == 0, listed.stderr
+    assert "Server gate" not in listed.stderr
+    assert "ddtree.fleet.venv : Stream the environment to the hosts of this batch" in listed.stdout
+
+
+def test_the_example_inventory_is_complete(clone: Path) -> None:
+    listed = ansible("ansible-playbook", "playbooks/deploy-ddtree.yml", "--list-hosts", cwd=clone)
+    assert listed.returncode == 0, listed.stderr
+    assert "hosts (0)" not in listed.stdout
+
+
+def test_the_package_holds_public_content_only(tarball: Path) -> None:
+    with tarfile.open(tarball) as archive:
+        names = archive.getnames()
+    assert {name.split("/")[0] for name in names} <= PUBLIC
+    assert not [name for name in names if "__pycache__" in name or name.endswith((".pyc", "ansible.cfg"))]
+    assert "playbooks/deploy_ddtree.yml" in names
+    assert "plugins/module_utils/_stream/agent.py" in names
+
+
+def test_an_installed_package_works_by_its_full_names(tarball: Path, inventory: str, tmp_path: Path) -> None:
+    collections = tmp_path / "collections"
+    installed = ansible(
+        "ansible-galaxy", "collection", "install", "--offline", "-p", str(collections), str(tarball), cwd=tmp_path
+    )
+    assert installed.returncode == 0, installed.stderr
+    listed = ansible(
+        "ansible-playbook",
+        "-i",
+        inventory,
+        "ddtree.fleet.deploy_ddtree",
+        "--list-tasks",
+        cwd=tmp_path,
+        collections=str(collections),
+    )
+    assert listed.returncode == 0, listed.stderr
+    assert "ddtree.fleet.service" in listed.stdout
+    documented = ansible(
+        "ansible-doc", "-t", "module", "ddtree.fleet.venv_stream", cwd=tmp_path, collections=str(collections)
+    )
+    assert documented.returncode == 0 and "ddtree.fleet.venv_stream" in documented.stdout

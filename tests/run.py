@@ -1,0 +1,106 @@
+# Copyright (c) 2026, the ddtree.fleet authors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Runs a tier of checks and ends with one line of counts.
+
+usage: run.py lint|fast|full|long
+
+Every step runs, also after one has failed. Its output goes to build/test/<step>.log; the end of it is shown when the step fails.
+Pytest's tests count one by one, everything else counts by step.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+LOGS = ROOT / "build" / "test"
+SHOWN_LINES = 80
+PYTEST_COUNTS = re.compile(r"(\d+) (passed|failed|error|skipped)")
+MOLECULE = ("adopt", "deploy", "faults", "refuse", "rollback")
+
+
+@dataclass(frozen=True)
+class Step:
+    """One command; ``limit`` in seconds."""
+
+    name: str
+    command: Sequence[str]
+    limit: int = 900
+
+
+LINT = (
+    Step("ruff", ["ruff", "check", "."]),
+    Step("ruff-format", ["ruff", "format", "--check", "."]),
+    Step("mypy", ["env", "MYPYPATH=.collections", "mypy", "-p", "ansible_collections.ddtree.fleet.plugins"]),
+    Step("mypy-tests", ["mypy", "tests/fleet", "tests/input", "tests/replay", "tests/run.py"]),
+    Step("yamllint", ["yamllint", "--strict", "."]),
+    Step("ansible-lint", ["ansible-lint", "--offline", "--profile", "production", "--strict"]),
+)
+FAST = (*LINT, Step("unit", [sys.executable, "-m", "pytest", "-q", "tests/unit", "tests/input"]))
+FULL = (
+    *FAST,
+    Step("sanity", [sys.executable, "tests/sanity/sanity.py"], 1200),
+    Step("integration", [sys.executable, "-m", "pytest", "-q", "tests/integration"]),
+    *(Step(f"molecule-{name}", ["tests/molecule.sh", name], 1500) for name in MOLECULE),
+)
+TIERS = {"lint": LINT, "fast": FAST, "full": FULL, "long": FULL}
+
+
+def run(step: Step) -> tuple[int, int]:
+    """Run one step; gives the numbers of passed and failed checks."""
+    log = LOGS / f"{step.name}.log"
+    started = time.monotonic()
+    with log.open("wb") as output:
+        try:
+            status = subprocess.run(
+                step.command,
+                cwd=ROOT,
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=subprocess.STDOUT,
+                timeout=step.limit,
+                check=False,
+            ).returncode
+        except subprocess.TimeoutExpired:
+            output.write(f"\nended after {step.limit} s\n".encode())
+            status = 124
+    text = log.read_text(encoding="utf-8", errors="replace")
+    passed, failed = counts(text) if "pytest" in step.command else (int(status == 0), int(status != 0))
+    if status and not failed:
+        failed = 1
+    print(f"{'ok  ' if not failed else 'FAIL'} {step.name:20} {time.monotonic() - started:7.1f} s", flush=True)
+    if failed:
+        print("\n".join(f"     | {line}" for line in text.splitlines()[-SHOWN_LINES:]), flush=True)
+    return passed, failed
+
+
+def counts(text: str) -> tuple[int, int]:
+    """Passed and failed tests by pytest's own last line."""
+    found = {word: int(number) for number, word in PYTEST_COUNTS.findall(text.strip().rsplit("\n", 1)[-1])}
+    return found.get("passed", 0), found.get("failed", 0) + found.get("error", 0)
+
+
+def main() -> int:
+    if len(sys.argv) != 2 or sys.argv[1] not in TIERS:
+        print(__doc__, file=sys.stderr)
+        return 2
+    LOGS.mkdir(parents=True, exist_ok=True)
+    os.environ["PYTHONDONTWRITEBYTECODE"] = "1"
+    started = time.monotonic()
+    totals = [run(step) for step in TIERS[sys.argv[1]]]
+    passed, failed = (sum(column) for column in zip(*totals))
+    print(f"{sys.argv[1]}: {time.monotonic() - started:.0f} s")
+    print(f"{passed} passed, {failed} failed")
+    return int(failed > 0)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,108 @@
+# Copyright (c) 2026, the ddtree.fleet authors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+from ansible_collections.ddtree.fleet.plugins.module_utils import _systemd
+from ansible_collections.ddtree.fleet.plugins.module_utils._systemd import SystemdError, UnitState
+
+FAKES = Path(__file__).resolve().parents[4] / "tests" / "replay" / "fake_systemd"
+
+
+def state(**changes: Any) -> UnitState:
+    values = {"load": "loaded", "active": "active", "sub": "running", "result": "success", "exit_status": "0"}
+    more = {"invocation": "a", "restarts": 0, "main_pid": 1, "control_group": "/a.slice/x.service", "environment": ""}
+    return UnitState(unit="x.service", **{**values, **more, **changes})
+
+
+@pytest.mark.parametrize(
+    ("changes", "reason"),
+    [
+        ({}, ""),
+        ({"active": "activating", "sub": "start"}, ""),
+        ({"active": "reloading"}, ""),
+        ({"load": "not-found", "active": "inactive"}, "systemd knows no such unit"),
+        ({"active": "inactive", "sub": "dead"}, "inactive (dead, result success)"),
+        (
+            {"active": "failed", "sub": "failed", "result": "exit-code", "exit_status": "3"},
+            "failed (failed, result exit-code, exit status 3)",
+        ),
+        ({"active": "activating", "sub": "auto-restart"}, "activating (auto-restart, result success)"),
+        ({"active": "activating", "sub": "auto-restart-queued"}, "activating (auto-restart-queued, result success)"),
+        ({"restarts": 2}, "active, but systemd has restarted it 2 times"),
+        ({"invocation": "b"}, "was started anew while the gate ran (invocation a became b)"),
+    ],
+)
+def test_what_counts_as_down(changes: Any, reason: str) -> None:
+    found = state(**changes).down("a")
+    assert reason in found
+    assert bool(found) == bool(reason)
+
+
+@pytest.fixture(name="systemd")
+def systemd_fixture(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("PATH", f"{FAKES}:{os.environ['PATH']}")
+    monkeypatch.setenv("FAKE_SYSTEMD", str(tmp_path))
+    return tmp_path
+
+
+def test_a_unit_is_read(systemd: Path) -> None:
+    (systemd / "unit").write_text(f"pid={os.getpid()} restarts=1 invocation=77 group=/a environment='A=1 B=2=3'\n")
+    found = _systemd.show("x.service")
+    assert (found.active, found.restarts, found.invocation, found.control_group) == ("active", 1, "77", "/a")
+    assert found.main_pid == os.getpid()
+    assert found.environment == "A=1 B=2=3"
+
+
+def test_systemctl_that_fails_is_one_clear_error(systemd: Path) -> None:
+    (systemd / "fail").write_text("System has not been booted with systemd as init system (PID 1). Can't operate.")
+    with pytest.raises(SystemdError, match="systemctl failed: System has not been booted"):
+        _systemd.show("x.service")
+
+
+def test_a_missing_systemctl_is_one_clear_error(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))
+    with pytest.raises(SystemdError, match="systemctl cannot be run .*needs a host that systemd runs"):
+        _systemd.show("x.service")
+    assert _systemd.journal("x.service", "a")[0].startswith("(journal not readable: journalctl cannot be run")
+
+
+def test_a_systemctl_that_hangs_is_one_clear_error(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    (tmp_path / "systemctl").write_text("#!/bin/sh\nexec sleep 60\n")
+    (tmp_path / "systemctl").chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+    monkeypatch.setattr(_systemd, "ANSWER_SECONDS", 0.3)
+    with pytest.raises(SystemdError, match="systemctl did not answer within 0.3 s"):
+        _systemd.show("x.service")
+
+
+def test_journal_lines_are_bounded(systemd: Path) -> None:
+    (systemd / "journal").write_text("".join(f"line {number} {'x' * 1000}\n" for number in range(30)))
+    lines = _systemd.journal("x.service", "a")
+    assert len(lines) == 20
+    assert lines[-1].startswith("line 29")
+    assert max(map(len, lines)) == 400
+
+
+@pytest.mark.parametrize(
+    ("environment", "value"),
+    [
+        ("SGLANG_SIMULATE_ACC_LEN=3", "3"),
+        ("A=1 SGLANG_SIMULATE_ACC_LEN=2.5 B=2", "2.5"),
+        ('A=1 "SGLANG_SIMULATE_ACC_LEN=4"', "4"),
+        ("SGLANG_SIMULATE_ACC_LEN=", "(empty)"),
+        ("NOT_SGLANG_SIMULATE_ACC_LEN=3", ""),
+    ],
+)
+def test_a_variable_in_the_unit_is_found(environment: str, value: str) -> None:
+    assert _systemd.environment_value(state(environment=environment, main_pid=0), "SGLANG_SIMULATE_ACC_LEN") == value
+
+
+def test_a_variable_of_the_process_is_found() -> None:
+    name, value = next((name, value) for name, value in os.environ.items() if value and " " not in value)
+    assert _systemd.environment_value(state(main_pid=os.getpid()), name) == value
