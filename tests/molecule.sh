@@ -1,9 +1,9 @@
 #!/usr/bin/env bash
-# One molecule scenario on test hosts of its own: they are started before it and stopped after it, however it ends.
+# One molecule scenario on test hosts of its own: started before it, stopped after it, however it ends.
 # usage: molecule.sh SCENARIO
 set -euo pipefail
 cd "$DDTREE_ROOT"
-export ANSIBLE_CONFIG=$DDTREE_ROOT/ansible.cfg
-trap 'molecule destroy --scenario-name default' EXIT
-molecule create --scenario-name default
+export ANSIBLE_CONFIG=$DDTREE_ROOT/ansible.cfg ANSIBLE_COLLECTIONS_PATH=$DDTREE_ROOT/.collections
+molecule reset --scenario-name default >/dev/null 2>&1 || true
+trap 'python tests/fleet/fleet.py down --state "$DDTREE_STATE"' EXIT
 molecule test --scenario-name "$1"
