@@ -189,14 +189,14 @@ class Receiver:
     def _decide(self) -> None:
         staged, sent = self.staged, set()
         by_hash: Dict[str, Tuple[LocalTree, Entry]] = {}
-        for tree in self.local + ([staged] if staged else []):
+        for tree in self.local:  # not from staging, which is changed while files are copied
             for path, sha256 in tree.hashes.items():
                 by_hash.setdefault(sha256, (tree, tree.by_path[path]))
         for entry in self.wanted:
             if entry.kind != FILE:
                 continue
             sha256 = self.hashes[entry.path]
-            if staged and staged.hashes.get(entry.path) == sha256:
+            if staged and staged.hashes.get(entry.path) == sha256 and _keepable(staged.by_path[entry.path], entry):
                 self.origins[entry.path] = Origin(staged, staged.by_path[entry.path], "kept")
                 continue
             link = self._linkable(entry, sha256)
@@ -441,6 +441,11 @@ class Receiver:
         for entry in entries:
             self.index.add(entry, self.hashes[entry.path])
         self.index.save()
+
+
+def _keepable(old: Entry, new: Entry) -> bool:
+    """Whether a staged file may become the wanted one in place: an inode shared with a release must not be changed."""
+    return old.nlink == 1 or (old.mode, old.mtime_ns) == (new.mode, new.mtime_ns)
 
 
 class Incoming:
