@@ -276,9 +276,11 @@ class Receiver:
             path, new = os.path.join(self.tree, old.path), wanted.get(old.path)
             if new is not None and new.kind == old.kind and (old.kind != FILE or self._how(new) == "kept"):
                 continue
+            if not os.path.lexists(path):  # went with its directory
+                continue
             if old.kind == DIRECTORY:
                 shutil.rmtree(path)
-            elif os.path.lexists(path):
+            else:
                 os.unlink(path)
 
     def _make_link(self, path: bytes, entry: Entry) -> None:
