@@ -182,9 +182,7 @@ class Receiver:
             else:
                 unknown.append(number)
         self.channel.send("unknown", want=unknown)
-        listed = {row[0]: row for row in rows}
-        listed.update({row[0]: row for row in receive_rows(self.channel, "entries")})
-        return list(listed.values())
+        return rows + receive_rows(self.channel, "entries")
 
     def _decide(self) -> None:
         staged, sent = self.staged, set()
