@@ -513,6 +513,7 @@ def _converse(channel: Channel, receiver: Receiver) -> None:
     if channel.receive("build", "bye")["op"] == "bye":
         return
     receiver.build()
+    channel.send("built")
     receiver.receive()
     channel.send("committed", **receiver.commit(request))
 
