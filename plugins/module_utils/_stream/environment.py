@@ -13,7 +13,7 @@ from typing import Any, Dict, List
 
 from ansible_collections.ddtree.fleet.plugins.module_utils._tree import LINK, Entry, TreeError, show
 
-ACTIVATE_LINE = re.compile(rb"^\s*(?:export )?VIRTUAL_ENV=['\"]?([^'\"\s]+)", re.MULTILINE)
+ACTIVATE_LINE = re.compile(rb"^\s*(?:export )?VIRTUAL_ENV=(?:'(/[^'\n]*)'|\"(/[^\"\n]*)\"|(/\S*))", re.MULTILINE)
 KERNEL_RECORD = re.compile(
     rb"/site-packages/(?:torch|triton|flashinfer|sgl_kernel|sglang_kernel|deep_gemm|tilelang|nvidia)[^/]*[.]dist-info/RECORD\Z"
 )
@@ -52,7 +52,7 @@ def _built_at(root: bytes) -> bytes:
             found = ACTIVATE_LINE.search(file.read(65536))
     except OSError:
         return b""
-    return found.group(1) if found and found.group(1).startswith(b"/") else b""
+    return found[found.lastindex or 0] if found else b""
 
 
 def _home(root: bytes) -> bytes:
