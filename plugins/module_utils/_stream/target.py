@@ -78,9 +78,7 @@ class Origin:
 
     tree: Optional[LocalTree]
     entry: Optional[Entry] = None
-    how: str = (
-        "sent"  # "kept" (already in staging), "linked", "copied", "sent", "repeated" (same content as a sent one)
-    )
+    how: str = "sent"  # "kept" (already in staging), "linked", "copied", "sent", "repeated" (same content as a sent or kept one)
 
 
 class Receiver:
@@ -185,7 +183,9 @@ class Receiver:
         return rows + receive_rows(self.channel, "entries")
 
     def _decide(self) -> None:
-        staged, sent = self.staged, set()
+        staged = self.staged
+        kept = {entry.path for entry in self.wanted if entry.kind == FILE and self._keepable(entry)}
+        arriving = {self.hashes[path] for path in kept}  # content that is in staging once the stream ends
         by_hash: Dict[str, Tuple[LocalTree, Entry]] = {}
         for tree in self.local:  # not from staging, which is changed while files are copied
             for path, sha256 in tree.hashes.items():
@@ -194,7 +194,7 @@ class Receiver:
             if entry.kind != FILE:
                 continue
             sha256 = self.hashes[entry.path]
-            if staged and staged.hashes.get(entry.path) == sha256 and _keepable(staged.by_path[entry.path], entry):
+            if staged and entry.path in kept:
                 self.origins[entry.path] = Origin(staged, staged.by_path[entry.path], "kept")
                 continue
             link = self._linkable(entry, sha256)
@@ -203,11 +203,18 @@ class Receiver:
                 self.origins[entry.path] = link
             elif found:
                 self.origins[entry.path] = Origin(found[0], found[1], "copied")
-            elif sha256 in sent:
+            elif sha256 in arriving:
                 self.origins[entry.path] = Origin(None, None, "repeated")
             else:
-                sent.add(sha256)
+                arriving.add(sha256)
                 self.origins[entry.path] = Origin(None)
+
+    def _keepable(self, new: Entry) -> bool:
+        """Whether the staged file may become the wanted one in place: an inode shared with a release must not be changed."""
+        if not self.staged or self.staged.hashes.get(new.path) != self.hashes.get(new.path):
+            return False
+        old = self.staged.by_path[new.path]
+        return old.nlink == 1 or (old.mode, old.mtime_ns) == (new.mode, new.mtime_ns)
 
     def _linkable(self, entry: Entry, sha256: str) -> Optional[Origin]:
         """The same file of an earlier release, if it is the same in all that an inode holds."""
@@ -342,7 +349,7 @@ class Receiver:
         incoming.finish(f"{show(entry.path)} arrived with other content than the source listed; run again")
 
     def _repeat(self) -> None:
-        first = {self.hashes[entry.path]: entry for entry in self.wanted if self._how(entry) == "sent"}
+        first = {self.hashes[entry.path]: entry for entry in self.wanted if self._how(entry) in ("sent", "kept")}
         for entry in self.wanted:
             if self._how(entry) == "repeated":
                 sent = first[self.hashes[entry.path]]
@@ -441,11 +448,6 @@ class Receiver:
         for entry in entries:
             self.index.add(entry, self.hashes[entry.path])
         self.index.save()
-
-
-def _keepable(old: Entry, new: Entry) -> bool:
-    """Whether a staged file may become the wanted one in place: an inode shared with a release must not be changed."""
-    return old.nlink == 1 or (old.mode, old.mtime_ns) == (new.mode, new.mtime_ns)
 
 
 class Incoming:
