@@ -119,18 +119,21 @@ def outside_links(entries: List[Entry], dest: bytes) -> List[Entry]:
     return found
 
 
-def check_outside_links(entries: List[Entry], dest: bytes) -> List[str]:
-    """The links that lead out of the tree, for the report; raises TreeError when one leads to what this host has not."""
+def check_outside_links(entries: List[Entry], dest: bytes, release: bytes) -> List[str]:
+    """The links that lead out of the tree, for the report; raises TreeError when one leads to what this host has not.
+
+    A relative link leads on from where the tree really stands, which is ``release``, not from the link at ``dest``.
+    """
     links = outside_links(entries, dest)
     missing = [
         f"{show(entry.path)} -> {show(entry.target)}"
         for entry in links
-        if not os.path.exists(os.path.join(dest, os.path.dirname(entry.path), entry.target))
+        if not os.path.exists(os.path.normpath(os.path.join(release, os.path.dirname(entry.path), entry.target)))
     ]
     if missing:
         more = f" and {len(missing) - 5} more" if len(missing) > 5 else ""
         raise TreeError(
-            f"links lead out of the environment to what does not exist here: {', '.join(missing[:5])}{more}; "
-            "create it, or exclude the links"
+            f"links lead out of the environment to what does not exist here, seen from {show(release)}: "
+            f"{', '.join(missing[:5])}{more}; create it, make the links absolute, or exclude them"
         )
     return [f"{show(entry.path)} -> {show(entry.target)}" for entry in links[:20]]

@@ -153,7 +153,8 @@ class Receiver:
         if tree_digest(self.wanted, self.hashes) != request["digest"]:
             raise PeerError("the source's listing does not have the digest that the source named")
         environment.check_interpreter(request["environment"], self.dest)
-        links = environment.check_outside_links(self.wanted, self.dest)
+        release = self.store.path(_releases.release_id(request["digest"]))
+        links = environment.check_outside_links(self.wanted, self.dest, os.fsencode(release))
         self._decide()
         self._check_space()
         want = [number for number, entry in enumerate(self.wanted) if self._how(entry) == "sent"]
