@@ -472,8 +472,13 @@ class Incoming:
             raise PeerError(f"{show(self._entry.path)} is longer than the source listed")
         self._digest.update(data)
         view = memoryview(data)
-        while view:
-            view = view[self._file.write(view) :]
+        try:
+            while view:
+                view = view[self._file.write(view) :]
+        except OSError as error:
+            raise TreeError(
+                f"{show(self._path)}: {error.strerror}; what arrived stays there, and the next run goes on with it"
+            ) from error
 
     def __exit__(self, *_: object) -> None:
         os.fchmod(self._file.fileno(), stat.S_IMODE(self._entry.mode))
