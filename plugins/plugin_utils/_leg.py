@@ -169,9 +169,10 @@ class Leg:
             data += piece
             lines = data.decode("utf-8", "replace").split("\n")
             for number, line in enumerate(lines[:-1]):
-                if line.startswith(MAGIC + " "):
+                before, found, version = line.partition(MAGIC + " ")
+                if found:
                     self._raw.timeout = self._idle
-                    return lines[: number + 1]
+                    return [*lines[:number], *([before] if before else []), found + version]
             if not piece:
                 raise LegError(self._why_ended())
             if len(data) > HANDSHAKE_LIMIT:
@@ -179,13 +180,15 @@ class Leg:
 
     def _why_ended(self) -> str:
         self._listener.join(2)
-        status = self._process.wait(5)
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            self._process.wait(5)
+        status = self._process.returncode
         said = bytes(self._stderr).decode("utf-8", "replace")
         if status == 127 or ("No such file or directory" in said and self._python in said):
             return f"{self.host}: there is no {self._python}; install Python 3.9 or newer there or set ansible_python_interpreter"
         if "a password is required" in said or "incorrect password" in said or "Sorry, try again" in said:
             return f"{self.host}: privilege escalation wants a password that was not given or is wrong; set ansible_become_password"
-        return f"{self.host}: the connection ended before the agent started (exit status {status}){self._said()}"
+        return f"{self.host}: the connection ended before the agent started ({'still running' if status is None else f'exit status {status}'}){self._said()}"
 
     def _said(self) -> str:
         lines = [line for line in bytes(self._stderr).decode("utf-8", "replace").splitlines() if line.strip()]
