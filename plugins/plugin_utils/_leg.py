@@ -55,15 +55,18 @@ class _Writer(io.RawIOBase):
     def __init__(self, fd: int, timeout: float) -> None:
         os.set_blocking(fd, False)
         self._fd = fd
-        self._timeout = timeout
+        self.timeout = timeout
+        self.ended = False
 
     def writable(self) -> bool:
         return True
 
     def write(self, data: Any) -> int:
+        if self.ended:  # the descriptor may belong to something else by now
+            return len(data)
         while True:
-            if not select.select([], [self._fd], [], self._timeout)[1]:
-                raise PeerError(f"nothing was taken for {self._timeout:.0f} s; the host or the network hangs")
+            if not select.select([], [self._fd], [], self.timeout)[1]:
+                raise PeerError(f"nothing was taken for {self.timeout:.0f} s; the host or the network hangs")
             with contextlib.suppress(BlockingIOError):
                 return os.write(self._fd, data)
 
@@ -118,7 +121,8 @@ class Leg:
         self._listener.start()
         self._raw = _Reader(self._process.stdout.fileno(), self._idle)
         reader = io.BufferedReader(self._raw, 1 << 20)
-        writer = io.BufferedWriter(_Writer(self._process.stdin.fileno(), self._idle), 1 << 20)
+        self._sink = _Writer(self._process.stdin.fileno(), self._idle)
+        writer = io.BufferedWriter(self._sink, 1 << 20)
         self._reader, self._writer = reader, writer
         self.channel = Channel(cast(BinaryIO, reader), cast(BinaryIO, writer))
 
@@ -243,8 +247,10 @@ class Leg:
 
     def _end(self, grace: float) -> None:
         """Close the streams, which ends the agent; then make sure."""
+        self._sink.timeout = grace
         with contextlib.suppress(OSError, ValueError, PeerError):
             self._writer.flush()
+        self._sink.ended = True
         for stream in (self._process.stdin, self._process.stdout):
             if stream:
                 stream.close()
