@@ -236,8 +236,8 @@ class Leg:
                     return message
 
     def kill(self) -> None:
-        """End the connection at once; a thread that reads from it gets an error."""
-        self._process.kill()
+        """End the connection at once; a thread that reads from it gets an error, an agent on this host its chance to tidy up."""
+        self._process.terminate()
 
     def __enter__(self) -> Leg:
         return self
