@@ -70,7 +70,10 @@ class Store:
     def releases(self) -> List[str]:
         """Ids of the committed releases, the newest commit last."""
         try:
-            names = [name for name in os.listdir(self.root) if RELEASE_ID.match(name)]
+            with os.scandir(self.root) as found:  # a link is what an adoption left that was cut off
+                names = [
+                    item.name for item in found if RELEASE_ID.match(item.name) and item.is_dir(follow_symlinks=False)
+                ]
         except FileNotFoundError:
             return []
         return sorted(names, key=lambda name: (self.describe(name).get("committed", ""), name))
