@@ -80,13 +80,14 @@ def _present(store: Store, request: Request, release: str) -> Dict[str, Any]:
 
 
 def _active(store: Store, request: Request, release: str) -> Dict[str, Any]:
-    store.need(release)
+    changed = store.would_activate(release)
     restore = bool(request.unit and request.restore_unit and store.has_unit(release, request.unit))
     if request.check:
-        return {"changed": store.active() != release}
+        unit_changed = restore and store.would_restore_unit(release, str(request.unit))
+        return {"changed": changed or unit_changed, "unit_changed": unit_changed}
     if not request.restore_unit:  # what is put back must not be overwritten by what failed
         _save_unit(store, request)
-    changed = store.activate(release, request.actor)
+    store.activate(release, request.actor)
     unit_changed = restore and store.restore_unit(release, str(request.unit))
     return {"changed": changed or unit_changed, "unit_changed": unit_changed}
 

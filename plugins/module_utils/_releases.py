@@ -181,15 +181,9 @@ class Store:
 
     def activate(self, release: str, actor: str = "") -> bool:
         """Let dest lead to a release, in one rename. Gives whether that changed anything."""
-        self.need(release)
-        if self.active() == release:
+        if not self.would_activate(release):
             return False
-        kind = self.dest_kind()
-        if kind in ("directory", "other", "link"):
-            what = {"directory": "a directory", "other": "no directory", "link": "a link to somewhere else"}[kind]
-            way_out = "adopt it first" if kind == "directory" else "move it away"
-            raise ReleaseError(f"{self.dest} is {what}, not a release; {way_out}")
-        if kind == "empty":
+        if self.dest_kind() == "empty":
             os.rmdir(self.dest)
         before = self.active()
         temporary = os.path.join(self.root, "next")
@@ -198,6 +192,18 @@ class Store:
         os.replace(temporary, self.dest)
         sync_directory(os.path.dirname(self.dest))
         self.record("activated", release, actor=actor, before=before)
+        return True
+
+    def would_activate(self, release: str) -> bool:
+        """Whether activating a release would change anything; raises ReleaseError when it cannot be done."""
+        self.need(release)
+        if self.active() == release:
+            return False
+        kind = self.dest_kind()
+        if kind in ("directory", "other", "link"):
+            what = {"directory": "a directory", "other": "no directory", "link": "a link to somewhere else"}[kind]
+            way_out = "adopt it first" if kind == "directory" else "move it away"
+            raise ReleaseError(f"{self.dest} is {what}, not a release; {way_out}")
         return True
 
     def adopt(self, digest: str, facts: Dict[str, Any], actor: str = "") -> str:
@@ -289,6 +295,10 @@ class Store:
 
     def has_unit(self, release: str, unit_path: str) -> bool:
         return bool(read_unit(os.path.join(self._unit_copy(release), os.path.basename(unit_path))))
+
+    def would_restore_unit(self, release: str, unit_path: str) -> bool:
+        saved = read_unit(os.path.join(self._unit_copy(release), os.path.basename(unit_path)))
+        return bool(saved) and read_unit(unit_path) != saved
 
 
 def read_unit(path: str) -> Dict[str, bytes]:
