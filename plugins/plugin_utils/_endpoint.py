@@ -89,11 +89,11 @@ def resolve(
     become = _become(task, context, variables, keys, connection)
     if become:
         text = become.build_become_command(text, shell)
-    login_password = ""
+    login_password, timeout = "", int(context.timeout)
     if name == "ansible.builtin.local":
         argv: list[str] = ["/bin/sh", "-c", text]
     else:
-        login_password = str(connection.get_option("password") or "")
+        login_password, timeout = str(connection.get_option("password") or ""), int(connection.get_option("timeout"))
         argv = _ssh_command(connection, text, bool(login_password))
         if login_password and not shutil.which("sshpass"):
             raise EndpointError(
@@ -102,7 +102,7 @@ def resolve(
     return Endpoint(
         host=host,
         argv=argv,
-        timeout=int(context.timeout),
+        timeout=timeout,
         success=become.success if become else "",
         prompt=str(become.prompt or "") if become else "",
         become_password=str(become.get_option("become_pass") or "") if become else "",
