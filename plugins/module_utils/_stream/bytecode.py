@@ -15,7 +15,8 @@ import subprocess
 import threading
 from typing import Callable, Dict, List, Tuple
 
-from ansible_collections.ddtree.fleet.plugins.module_utils._tree import FILE, IGNORED_NAME, Entry, TreeError, show
+from ansible_collections.ddtree.fleet.plugins.module_utils._stream.environment import ask_python
+from ansible_collections.ddtree.fleet.plugins.module_utils._tree import FILE, IGNORED_NAME, Entry, TreeError
 
 # Runs in the release's interpreter: compiles [source, shown path, target] triples, one JSON line each; answers a line per file.
 COMPILE_PROGRAM = """
@@ -50,14 +51,7 @@ def modules(entries: List[Entry]) -> List[Entry]:
 
 def cache_tag(root: bytes) -> str:
     """The interpreter's name in bytecode file names, such as ``cpython-312``; raises TreeError when it does not run."""
-    python = os.path.join(root, b"bin/python")
-    try:
-        done = subprocess.run(
-            [python, b"-I", b"-B", b"-S", b"-c", TAG_PROGRAM.encode()], capture_output=True, timeout=60, check=True
-        )
-    except (OSError, subprocess.SubprocessError) as error:
-        raise TreeError(f"{show(python)} does not run on this host: {error}") from error
-    return done.stdout.decode().strip()
+    return ask_python(os.path.join(root, b"bin/python"), TAG_PROGRAM)
 
 
 def compile_modules(

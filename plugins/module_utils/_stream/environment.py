@@ -66,14 +66,14 @@ def _home(root: bytes) -> bytes:
 
 def python_version(python: bytes) -> str:
     """The version an interpreter says it is, such as ``3.12.3``; raises TreeError when it does not run."""
+    return ask_python(python, VERSION_PROGRAM)
+
+
+def ask_python(python: bytes, program: str) -> str:
+    """What a one-line program prints in an interpreter; raises TreeError with what that says when it does not run here."""
+    command = [python, b"-I", b"-B", b"-S", b"-c", program.encode()]
     try:
-        done = subprocess.run(
-            [python, b"-I", b"-B", b"-S", b"-c", VERSION_PROGRAM.encode()],
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            timeout=60,
-            check=False,
-        )
+        done = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, timeout=60, check=False)
     except (OSError, subprocess.TimeoutExpired) as error:
         raise TreeError(f"{show(python)} does not run: {error}") from error
     if done.returncode:
