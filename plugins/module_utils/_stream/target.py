@@ -406,6 +406,7 @@ class Receiver:
     def _compile(self, request: Message) -> Dict[str, int]:
         started = time.monotonic()
         tag = bytecode.cache_tag(self.tree)
+        release = _releases.release_id(request["digest"])
         needed, reused = [], 0
         for entry in bytecode.modules(self.wanted):
             target = bytecode.bytecode_path(entry.path, tag)
@@ -413,7 +414,7 @@ class Receiver:
             os.makedirs(os.path.dirname(full), mode=0o755, exist_ok=True)
             if os.path.lexists(full):
                 os.unlink(full)
-            old = self._old_bytecode(entry, target)
+            old = self._old_bytecode(entry, target, release)
             if old:
                 os.link(old, full)
                 reused += 1
@@ -424,10 +425,10 @@ class Receiver:
         self.seconds["bytecode"] = time.monotonic() - started
         return {**figures, "reused": reused}
 
-    def _old_bytecode(self, entry: Entry, target: bytes) -> Optional[bytes]:
-        """Bytecode that this collection compiled from the same module at the same path, in an earlier release."""
+    def _old_bytecode(self, entry: Entry, target: bytes, release: str) -> Optional[bytes]:
+        """Bytecode that this collection compiled from the same module at the same path, in a release other than ``release``."""
         for tree in reversed(self.local):
-            if tree.release and tree.hashes.get(entry.path) == self.hashes[entry.path]:
+            if tree.release and tree.release != release and tree.hashes.get(entry.path) == self.hashes[entry.path]:
                 path = os.path.join(tree.root, target)
                 if self.store.describe(tree.release).get("bytecode") and os.path.isfile(path):
                     return path
