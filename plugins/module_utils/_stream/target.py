@@ -44,6 +44,7 @@ from ansible_collections.ddtree.fleet.plugins.module_utils._stream.wire import (
 from ansible_collections.ddtree.fleet.plugins.module_utils._tree import (
     DIRECTORY,
     FILE,
+    IGNORED_NAME,
     LINK,
     Entry,
     TreeError,
@@ -276,7 +277,15 @@ class Receiver:
         self.seconds["reuse"] = time.monotonic() - started
 
     def _clear_staging(self) -> None:
-        """Remove from staging what the wanted tree has not, or has as something else."""
+        """Remove from staging what the wanted tree has not, or has as something else, and all bytecode, which nothing lists."""
+        for folder, names, files in os.walk(self.tree):
+            path = os.path.join(folder, IGNORED_NAME)
+            if IGNORED_NAME in names:
+                names.remove(IGNORED_NAME)
+            if os.path.islink(path) or IGNORED_NAME in files:
+                os.unlink(path)
+            elif os.path.isdir(path):
+                shutil.rmtree(path)
         wanted = {entry.path: entry for entry in self.wanted}
         for old in scan(self.tree):
             path, new = os.path.join(self.tree, old.path), wanted.get(old.path)
