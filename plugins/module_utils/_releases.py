@@ -118,7 +118,7 @@ class Store:
     def history(self) -> List[Dict[str, Any]]:
         """All events, the oldest first; a line that a crash cut off is passed over."""
         try:
-            with open(self.history_path, encoding="utf-8") as file:
+            with open(self.history_path, encoding="utf-8", errors="replace") as file:
                 lines = file.read().splitlines()
         except FileNotFoundError:
             return []
@@ -167,8 +167,12 @@ class Store:
         """Append one event to the history, on disk before this returns."""
         self.create()
         line = json.dumps({"time": now(), "event": event, "release": release, **fields}, sort_keys=True)
-        with open(self.history_path, "a", encoding="utf-8") as file:
-            file.write(line + "\n")
+        with open(self.history_path, "ab+") as file:
+            if file.tell():
+                file.seek(-1, os.SEEK_END)
+                if file.read(1) != b"\n":  # a crash cut the last line off
+                    file.write(b"\n")
+            file.write(line.encode() + b"\n")
             file.flush()
             os.fsync(file.fileno())
 
