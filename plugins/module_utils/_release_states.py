@@ -43,7 +43,9 @@ def reach(request: Request) -> Dict[str, Any]:
     if release:
         result["release"] = release
     result.update(STATES[request.state](store, request, release))
-    after = release if request.check and request.state == "active" else (store.active() or "")
+    after = store.active() or ""
+    if request.check and request.state in ("active", "inactive"):
+        after = release if request.state == "active" else ""
     result.update(active=after, way_back=_way_back(store), store=store.listing())
     result["diff"] = {"before": {"active": before}, "after": {"active": after}}
     return result
