@@ -9,6 +9,7 @@ does not change once committed, so nothing is looked up at import. They do not c
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import subprocess
@@ -109,4 +110,5 @@ def _feed(
             with lock:
                 done.append((1, 0) if answer == "1" else (0, 1))
                 progress(len(done))
-        worker.stdin.close()
+        with contextlib.suppress(OSError):  # a worker that is gone is told by the number of answers
+            worker.stdin.close()
