@@ -29,7 +29,7 @@ APP_FIELDS = (
     "used_gpu_memory",
     "process_name",
 )  # the name last: it may hold commas, which nvidia-smi does not quote
-SECRET_ARGUMENT = re.compile(r"(--[a-z-]*(?:key|token|password|secret)[a-z-]*[= ])\S+")
+SECRET_ARGUMENT = re.compile(r"(--(?:[a-z]+-)*(?:key|token|password|secret)(?:-[a-z]+)*[= ])\S+")
 
 
 class HostError(Exception):
