@@ -81,6 +81,7 @@ class Leg:
         self._idle = idle
         self._stderr = bytearray()
         self._answered = False
+        self._broken = False
         for left in range(TRIES - 1, -1, -1):
             self._start()
             try:
@@ -185,7 +186,7 @@ class Leg:
     def _why_ended(self) -> str:
         self._listener.join(2)
         with contextlib.suppress(subprocess.TimeoutExpired):
-            self._process.wait(5)
+            self._process.wait(2)
         status = self._process.returncode
         said = bytes(self._stderr).decode("utf-8", "replace")
         if status == 127 or ("No such file or directory" in said and self._python in said):
@@ -206,8 +207,10 @@ class Leg:
         try:
             yield
         except PeerError as error:
+            self._broken = True
             raise LegError(f"{self.host}: {error}{self._said() if 'connection ended' in str(error) else ''}") from error
         except (BrokenPipeError, ConnectionError) as error:
+            self._broken = True
             raise LegError(self._last_words()) from error
 
     def _last_words(self) -> str:
@@ -243,7 +246,7 @@ class Leg:
         return self
 
     def __exit__(self, *_: object) -> None:
-        self._end(grace=5)
+        self._end(grace=0 if self._broken else 5)
 
     def _end(self, grace: float) -> None:
         """Close the streams, which ends the agent; then make sure."""
