@@ -83,7 +83,7 @@ def resolve(
     keys.pop("retries", None)
     if context.password:
         keys["password"] = context.password
-    connection.set_options(task_keys=keys, var_options=_known(variables, "connection", name))
+    connection.set_options(task_keys=keys, var_options=_known(variables, "connection", connection))
     shell = connection._shell
     text = " ".join(shlex.quote(word) for word in command)
     become = _become(task, context, variables, keys, connection)
@@ -135,8 +135,9 @@ def _context(base: PlayContext, host: str, variables: Mapping[str, Any], task_va
     return context
 
 
-def _known(variables: Mapping[str, Any], kind: str, name: str) -> dict[str, Any]:
-    return {key: variables[key] for key in C.config.get_plugin_vars(kind, name.rpartition(".")[2]) if key in variables}
+def _known(variables: Mapping[str, Any], kind: str, plugin: Any) -> dict[str, Any]:
+    """The host's variables that set options of a plugin, which ansible-core lists by the name it was loaded under."""
+    return {key: variables[key] for key in C.config.get_plugin_vars(kind, plugin._load_name) if key in variables}
 
 
 def _become(
@@ -151,7 +152,7 @@ def _become(
         raise EndpointError(f"{variables['inventory_hostname']}: there is no become method {method}")
     if context.become_pass:
         keys["become_pass"] = context.become_pass
-    plugin.set_options(task_keys=keys, var_options=_known(variables, "become", method))
+    plugin.set_options(task_keys=keys, var_options=_known(variables, "become", plugin))
     wanted = plugin.get_option("become_user") or "root"
     login = connection.get_option("remote_user") if connection.transport == "ssh" else getpass.getuser()
     return None if wanted == login and not C.BECOME_ALLOW_SAME_USER else plugin
