@@ -112,7 +112,8 @@ def resolve(
 
 def python_of(host: str, task_vars: Mapping[str, Any]) -> str:
     """The Python that Ansible uses on a host, as far as it is known without asking: ``python3`` where it is not."""
-    variables = task_vars["hostvars"].get(host, {})
+    hostvars = task_vars["hostvars"]
+    variables = hostvars[host] if host in hostvars else {}  # for one that is not there, resolve has the message
     configured = str(variables.get("ansible_python_interpreter") or "auto")
     if not configured.startswith("auto"):
         return configured
