@@ -129,6 +129,10 @@ def _context(base: PlayContext, host: str, variables: Mapping[str, Any], task_va
     context.remote_addr = str(variables.get("ansible_host") or host)
     context.port = None
     context.remote_user = None
+    if "ansible_timeout" in variables:
+        context.timeout = int(variables["ansible_timeout"])
+    elif "ansible_timeout" in task_vars:
+        context.timeout = C.DEFAULT_TIMEOUT
     if any(name in task_vars for name in PASSWORD_VARS):
         context.password = ""
     if any(name in task_vars for name in BECOME_PASSWORD_VARS):
