@@ -112,8 +112,9 @@ def resolve(
 
 def python_of(host: str, task_vars: Mapping[str, Any]) -> str:
     """The Python that Ansible uses on a host, as far as it is known without asking: ``python3`` where it is not."""
-    hostvars = task_vars["hostvars"]
-    variables = hostvars[host] if host in hostvars else {}  # for one that is not there, resolve has the message
+    if host not in task_vars["hostvars"]:
+        return "python3"  # resolve has the message
+    variables = task_vars["hostvars"][host]
     configured = str(variables.get("ansible_python_interpreter") or "auto")
     if not configured.startswith("auto"):
         return configured
