@@ -68,7 +68,7 @@ class Agent:
         except PeerError as error:
             return str(error)
 
-    def __enter__(self) -> "Agent":
+    def __enter__(self) -> Agent:
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -169,15 +169,20 @@ def copy_in_a_hurry(src: Place, dest: Place, python: str = sys.executable, repai
         tree = source.scan(src)
         target.open(dest)
         wanted = need(source, target, tree, repair)
-        target.ask("build", "built")
-        target.send(source.frames("send", "sent", want=wanted["want"]))
-        staging = f"{os.fsdecode(dest)}.releases/staging"
-        while os.path.exists(staging) and target.process.poll() is None:
-            time.sleep(0.01)
-        if os.path.exists(staging):
-            target.answer("committed")
-        target.process.terminate()
+        deliver_in_a_hurry(source, target, wanted["want"], dest)
     return {"tree": tree, "need": wanted}
+
+
+def deliver_in_a_hurry(source: Source, target: Destination, want: List[int], dest: Place) -> None:
+    """Play the relay from ``build`` until the release stands, then end the target."""
+    target.ask("build", "built")
+    target.send(source.frames("send", "sent", want=want))
+    staging = f"{os.fsdecode(dest)}.releases/staging"
+    while os.path.exists(staging) and target.process.poll() is None:
+        time.sleep(0.01)
+    if os.path.exists(staging):
+        target.answer("committed")
+    target.process.terminate()
 
 
 def listing(*roots: Path) -> Dict[str, Any]:

@@ -55,7 +55,7 @@ def test_it_can_be_taken_over_knowingly(lease: Lease) -> None:
 
 
 @pytest.mark.parametrize("fields", [{"until": 0}, {"boot": "another boot"}])
-def test_one_that_ran_out_or_is_of_an_earlier_boot_does_not_count(lease: Lease, fields: "dict[str, object]") -> None:
+def test_one_that_ran_out_or_is_of_an_earlier_boot_does_not_count(lease: Lease, fields: dict[str, object]) -> None:
     lease.acquire("one", "anna")
     change(lease, **fields)
     assert lease.holder() == {}

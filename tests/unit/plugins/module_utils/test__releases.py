@@ -80,7 +80,7 @@ def test_dest_is_never_missing_while_releases_are_switched(store: Store) -> None
         ("link", lambda dest: dest.symlink_to("/tmp"), "is a link to somewhere else, not a release; move it away"),
     ],
 )
-def test_what_was_never_deployed_is_not_replaced(store: Store, kind: str, make: "object", message: str) -> None:
+def test_what_was_never_deployed_is_not_replaced(store: Store, kind: str, make: object, message: str) -> None:
     make(Path(store.dest))  # type: ignore[operator]
     assert store.dest_kind() == kind
     with pytest.raises(ReleaseError, match=message):

@@ -25,7 +25,7 @@ def root_fixture(tmp_path: Path) -> Path:
     return root
 
 
-def paths(root: Path, exclude: "list[str]") -> List[str]:
+def paths(root: Path, exclude: list[str]) -> List[str]:
     return [entry.path.decode() for entry in scan(os.fsencode(root), exclude)]
 
 
@@ -56,7 +56,7 @@ def test_scanning_lists_what_counts_in_order(root: Path) -> None:
         ([".*"], ["lib", "lib/a.py", "lib/deep", "lib/deep/b.log", "lib64"]),
     ],
 )
-def test_excluding(root: Path, exclude: "list[str]", left: "list[str]") -> None:
+def test_excluding(root: Path, exclude: list[str], left: list[str]) -> None:
     assert paths(root, exclude) == left
 
 
@@ -101,7 +101,7 @@ def test_a_file_that_is_not_the_scanned_one_is_named(root: Path) -> None:
 
 
 def test_a_directory_that_cannot_be_listed_is_named(root: Path) -> None:
-    with pytest.raises(TreeError, match=r"root/lib/a\.py/?: Not a directory"):
+    with pytest.raises(TreeError, match=r"root/lib/a\.py: Not a directory"):
         scan(os.fsencode(root / "lib" / "a.py"))
     with pytest.raises(TreeError, match="nowhere: No such file"):
         scan(os.fsencode(root / "nowhere"))

@@ -99,7 +99,7 @@ def resolved_fixture(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Resolve
     return run
 
 
-def options(endpoint: Endpoint) -> "dict[str, str]":
+def options(endpoint: Endpoint) -> dict[str, str]:
     """What ssh itself makes of the command line: of every option the value it will use."""
     argv = list(endpoint.argv)
     done = subprocess.run([argv[0], "-G", "-F", "none", *argv[1:-1]], capture_output=True, text=True, check=True)
@@ -172,7 +172,7 @@ def test_only_compression_is_taken_out_of_the_users_arguments(resolved: Resolve)
         (["C"], ["C"]),
     ],
 )
-def test_taking_compression_out(before: "list[str]", after: "list[str]") -> None:
+def test_taking_compression_out(before: list[str], after: list[str]) -> None:
     assert _endpoint._without_compression(before) == after
 
 
@@ -265,9 +265,7 @@ def test_the_python_of_a_host(resolved: Resolve) -> None:
         "found": {"discovered_interpreter_python": "/usr/bin/python3.12"},
         "new": {},
     }
-    found: "dict[str, Optional[str]]" = {
-        host: python_of(host, {"hostvars": hostvars}) for host in [*hostvars, "unknown"]
-    }
+    found: dict[str, Optional[str]] = {host: python_of(host, {"hostvars": hostvars}) for host in [*hostvars, "unknown"]}
     assert found == {
         "set": "/opt/python3",
         "automatic": "/usr/bin/python3.9",

@@ -31,7 +31,7 @@ from ansible_collections.ddtree.fleet.tests.unit.agents import (
     Source,
     copy,
     copy_in_a_hurry,
-    deliver,
+    deliver_in_a_hurry,
     forget,
     listing,
     need,
@@ -249,7 +249,7 @@ def test_an_interrupted_stream_goes_on_where_it_stopped(place: Tuple[Path, Path]
         again = need(source, target, tree)
         assert len(again["want"]) == 2
         assert again["reused"]["kept"]["files"] == 2
-        deliver(source, target, again["want"])
+        deliver_in_a_hurry(source, target, again["want"], dest)
     (release,) = releases(dest)
     assert content_of(store / release) == content_of(src)
 

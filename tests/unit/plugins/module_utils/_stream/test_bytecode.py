@@ -31,7 +31,7 @@ def root_fixture(tmp_path: Path) -> Path:
     return root
 
 
-def compile_all(root: Path, names: List[bytes]) -> "dict[str, int]":
+def compile_all(root: Path, names: List[bytes]) -> dict[str, int]:
     return bytecode.compile_modules(os.fsencode(root), b"/opt/venv", names, TAG, lambda count: None)
 
 

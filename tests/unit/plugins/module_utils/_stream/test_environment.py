@@ -86,7 +86,7 @@ def test_an_interpreter_inside_the_tree_needs_nothing_outside(tmp_path: Path) ->
         ("#!/nowhere\n", "bin/python does not run: .*No such file"),
     ],
 )
-def test_a_source_whose_interpreter_does_not_run_is_refused(tmp_path: Path, script: "str | None", problem: str) -> None:
+def test_a_source_whose_interpreter_does_not_run_is_refused(tmp_path: Path, script: str | None, problem: str) -> None:
     root = make(tmp_path / "venv", "")
     (root / "bin" / "python").unlink()
     if script:

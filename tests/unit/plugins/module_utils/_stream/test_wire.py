@@ -26,7 +26,7 @@ def row(path: str, kind: str = "f", content: bytes = b"", mode: int = 0o644, tar
     return [path, kind, mode, more.get("size", size), target, more.get("mtime", 0), more.get("digest", digest)]
 
 
-def sent(*messages: "tuple[str, dict[str, Any]]") -> bytes:
+def sent(*messages: tuple[str, dict[str, Any]]) -> bytes:
     stream = io.BytesIO()
     for op, fields in messages:
         Channel(io.BytesIO(), stream).send(op, **fields)
