@@ -11,7 +11,7 @@ import sys
 import threading
 import time
 from pathlib import Path
-from typing import Any, Dict, List, Optional, Sequence, Union, cast
+from typing import Any, BinaryIO, Dict, List, Optional, Sequence, TypeVar, Union, cast
 
 from ansible_collections.ddtree.fleet.plugins.module_utils._index import index_path
 from ansible_collections.ddtree.fleet.plugins.module_utils._stream.wire import (
@@ -30,6 +30,7 @@ from ansible_collections.ddtree.fleet.plugins.plugin_utils._bundle import BOOTST
 
 PATIENCE_S = 60
 Place = Union[Path, str]
+AnyAgent = TypeVar("AnyAgent", bound="Agent")
 
 
 class Agent:
@@ -42,7 +43,7 @@ class Agent:
         assert self.process.stdin and self.process.stdout
         assert self.process.stdout.readline().startswith(MAGIC.encode() + b" ")
         self.process.stdin.write(bundle())
-        self.channel = Channel(self.process.stdout, self.process.stdin)
+        self.channel = Channel(cast(BinaryIO, self.process.stdout), cast(BinaryIO, self.process.stdin))
         self._guard = threading.Timer(PATIENCE_S, self.process.kill)
         self._guard.start()
 
@@ -68,7 +69,7 @@ class Agent:
         except PeerError as error:
             return str(error)
 
-    def __enter__(self) -> Agent:
+    def __enter__(self: AnyAgent) -> AnyAgent:
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -206,7 +207,7 @@ def forget(top: Path) -> None:
                 os.unlink(index_path(path))
         if depth:
             with os.scandir(folder) as found:
-                pending += [(cast(bytes, item.path), depth - 1) for item in found if item.is_dir(follow_symlinks=False)]
+                pending += [(item.path, depth - 1) for item in found if item.is_dir(follow_symlinks=False)]
 
 
 def releases(dest: Path) -> List[str]:
