@@ -226,6 +226,22 @@ def test_drift_is_named_and_refused_and_repair_heals_it(place: Tuple[Path, Path]
     assert releases(dest) == [release]
 
 
+def test_a_repair_compiles_anew(tmp_path: Path) -> None:
+    src, dest = tmp_path / "src", tmp_path / "dest"
+    make_environment(src, dest)
+    copy_in_a_hurry(src, dest)
+    (release,) = releases(dest)
+    there = Path(f"{dest}.releases") / release
+    module = next(there.glob("lib/python*/site-packages/engine/tree.py"))
+    code = Path(importlib.util.cache_from_source(str(module)))
+    good = code.read_bytes()
+    code.write_bytes(good.replace(b"WIDTH", b"DEPTH"))
+    (there / "extra").write_text("what makes the damage seen")
+    copy_in_a_hurry(src, dest, repair=True)
+    assert not (there / "extra").exists()
+    assert code.read_bytes() == good
+
+
 def test_an_interrupted_stream_goes_on_where_it_stopped(place: Tuple[Path, Path]) -> None:
     src, dest = place
     store = Path(f"{dest}.releases")
