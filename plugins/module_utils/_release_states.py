@@ -7,13 +7,22 @@ from __future__ import annotations
 
 import os
 from dataclasses import dataclass
-from typing import Any, Callable, Dict, Optional
+from typing import Any, Callable, Dict, List, Optional
 
 from ansible_collections.ddtree.fleet.plugins.module_utils import _manifest
 from ansible_collections.ddtree.fleet.plugins.module_utils._index import HashIndex, index_path
 from ansible_collections.ddtree.fleet.plugins.module_utils._lease import DEFAULT_MINUTES, Lease
 from ansible_collections.ddtree.fleet.plugins.module_utils._releases import GOOD, ReleaseError, Store, write_atomically
-from ansible_collections.ddtree.fleet.plugins.module_utils._tree import FILE, hash_file, run_threads, scan, tree_digest
+from ansible_collections.ddtree.fleet.plugins.module_utils._stream.environment import outside_links
+from ansible_collections.ddtree.fleet.plugins.module_utils._tree import (
+    FILE,
+    Entry,
+    hash_file,
+    run_threads,
+    scan,
+    show,
+    tree_digest,
+)
 
 
 @dataclass(frozen=True)
@@ -131,11 +140,24 @@ def _adopted(store: Store, request: Request, release: str) -> Dict[str, Any]:
         "environment": {},
     }
     digest = tree_digest(entries, hashes)
+    _refuse_links_that_would_break(store, entries)
     adopted = store.adopt(digest, {**facts, "installed_digest": digest}, request.actor)
     write_atomically(store.manifest_path(adopted), _manifest.render(entries, hashes, label=f"release {adopted}"))
     if request.unit:
         store.save_unit(adopted, request.unit)
     return {"changed": True, "release": adopted}
+
+
+def _refuse_links_that_would_break(store: Store, entries: List[Entry]) -> None:
+    """Raise ReleaseError for relative links out of dest that lead to something now and would not from inside the store."""
+    root, release = os.fsencode(store.dest), os.fsencode(store.path("release"))
+    for entry in outside_links(entries, root):
+        moved = os.path.normpath(os.path.join(release, os.path.dirname(entry.path), entry.target))
+        if os.path.exists(os.path.join(root, entry.path)) and not os.path.exists(moved):
+            raise ReleaseError(
+                f"{store.dest}/{show(entry.path)} is a link to {show(entry.target)}, which would lead nowhere once the directory "
+                f"stands in {store.root}; make the link absolute, then adopt it"
+            )
 
 
 def _absent(store: Store, request: Request, release: str) -> Dict[str, Any]:

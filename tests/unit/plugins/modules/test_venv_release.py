@@ -111,6 +111,22 @@ def test_adopting_a_directory(run_module: RunModule, dest: Path) -> None:
     assert both(run_module, dest, state="adopted")["changed"] is False
 
 
+def test_a_directory_whose_links_would_break_is_not_adopted(run_module: RunModule, dest: Path) -> None:
+    dest.mkdir()
+    (dest.parent / "shared").mkdir()
+    (dest / "cache").symlink_to("../shared")
+    (dest / "dead").symlink_to("../nowhere")
+    refused = run_module("venv_release", {"dest": str(dest), "state": "adopted"})
+    assert refused["msg"].startswith(
+        f"{dest}/cache is a link to ../shared, which would lead nowhere once the directory stands in"
+    )
+    assert not dest.is_symlink()
+    (dest / "cache").unlink()
+    (dest / "cache").symlink_to(dest.parent / "shared")
+    assert run_module("venv_release", {"dest": str(dest), "state": "adopted"})["changed"] is True
+    assert (dest / "cache").is_dir()
+
+
 def test_a_directory_that_holds_a_fifo_is_not_adopted(run_module: RunModule, dest: Path) -> None:
     dest.mkdir()
     os.mkfifo(dest / "pipe")
