@@ -14,12 +14,12 @@ SPECIAL = {"\\": "\\\\", '"': '\\"', "\n": "\\n", "\t": "\\t"}
 
 
 def arguments(options: Mapping[str, Any]) -> list[str]:
-    """``{"tp-size": 8, "enable-metrics": true}`` as ``["--tp-size", "8", "--enable-metrics"]``; false and null leave out."""
+    """``{"tp-size": 8, "enable-metrics": true}`` as ``["--tp-size", "8", "--enable-metrics"]``; false, null and what is empty leave out."""
     if not isinstance(options, Mapping):
         raise AnsibleFilterError(f"ddtree.fleet.arguments needs a mapping of options, not {type(options).__name__}")
     words: list[str] = []
     for name, value in options.items():
-        if value is None or value is False or value == "":
+        if value is None or value is False or value == "" or value == []:
             continue
         if str(name).startswith("-"):
             raise AnsibleFilterError(f"write the option {name} without its dashes")

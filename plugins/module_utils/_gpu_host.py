@@ -5,8 +5,6 @@
 
 from __future__ import annotations
 
-import csv
-import io
 import os
 import re
 import subprocess
@@ -26,8 +24,12 @@ GPU_FIELDS = (
     "driver_version",
     "mig.mode.current",
 )
-APP_FIELDS = ("pid", "process_name", "used_gpu_memory")
-SECRET_ARGUMENT = re.compile(r"(--[a-z-]*(?:key|token|password|secret)[a-z-]*[= ])\S+")
+APP_FIELDS = (
+    "pid",
+    "used_gpu_memory",
+    "process_name",
+)  # the name last: it may hold commas, which nvidia-smi does not quote
+SECRET_ARGUMENT = re.compile(r"(--(?:[a-z]+-)*(?:key|token|password|secret)(?:-[a-z]+)*[= ])\S+")
 
 
 class HostError(Exception):
@@ -49,7 +51,7 @@ def query(kind: str, fields: tuple[str, ...]) -> List[Dict[str, str]]:
         ) from error
     if done.returncode:
         raise HostError(f"nvidia-smi failed: {(done.stdout + done.stderr).strip()[:300]}")
-    rows = csv.reader(io.StringIO(done.stdout), skipinitialspace=True)
+    rows = [line.split(", ", len(fields) - 1) for line in done.stdout.splitlines()]
     return [dict(zip(fields, row)) for row in rows if len(row) == len(fields)]
 
 

@@ -10,6 +10,7 @@ made: a later write then cannot hide behind the same ctime.
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import json
 import os
@@ -43,8 +44,9 @@ class HashIndex:
             with open(path, encoding="ascii") as file:
                 data = json.load(file)
             if data["format"] == FORMAT:
-                self._stored = {int(inode): tuple(record) for inode, record in data["files"].items()}
-        except (OSError, ValueError, TypeError, KeyError):
+                for inode, (size, mtime_ns, ctime_ns, sha256) in data["files"].items():
+                    self._stored[int(inode)] = (size, mtime_ns, ctime_ns, sha256)
+        except (OSError, ValueError, TypeError, KeyError, AttributeError):
             self._stored = {}
 
     def lookup(self, entry: Entry) -> Optional[str]:
@@ -63,7 +65,14 @@ class HashIndex:
             self._stored[entry.inode] = self._live[entry.inode] = record
 
     def save(self) -> None:
-        """Write what was looked up or added since loading; records of files nobody asked for are dropped."""
+        """Write what was looked up or added since loading; records of files nobody asked for are dropped.
+
+        Where nothing can be written (no home, a full disk), the next run reads the files again; that is no error.
+        """
+        with contextlib.suppress(OSError):
+            self._write()
+
+    def _write(self) -> None:
         directory = os.path.dirname(self.path)
         os.makedirs(directory, mode=0o700, exist_ok=True)
         fd, temporary = tempfile.mkstemp(dir=directory, prefix=b".index-")

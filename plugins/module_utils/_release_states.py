@@ -7,13 +7,22 @@ from __future__ import annotations
 
 import os
 from dataclasses import dataclass
-from typing import Any, Callable, Dict, Optional
+from typing import Any, Callable, Dict, List, Optional
 
 from ansible_collections.ddtree.fleet.plugins.module_utils import _manifest
 from ansible_collections.ddtree.fleet.plugins.module_utils._index import HashIndex, index_path
 from ansible_collections.ddtree.fleet.plugins.module_utils._lease import DEFAULT_MINUTES, Lease
 from ansible_collections.ddtree.fleet.plugins.module_utils._releases import GOOD, ReleaseError, Store, write_atomically
-from ansible_collections.ddtree.fleet.plugins.module_utils._tree import FILE, hash_file, run_threads, scan, tree_digest
+from ansible_collections.ddtree.fleet.plugins.module_utils._stream.environment import outside_links
+from ansible_collections.ddtree.fleet.plugins.module_utils._tree import (
+    FILE,
+    Entry,
+    hash_file,
+    run_threads,
+    scan,
+    show,
+    tree_digest,
+)
 
 
 @dataclass(frozen=True)
@@ -43,7 +52,9 @@ def reach(request: Request) -> Dict[str, Any]:
     if release:
         result["release"] = release
     result.update(STATES[request.state](store, request, release))
-    after = release if request.check and request.state == "active" else (store.active() or "")
+    after = store.active() or ""
+    if request.check and request.state in ("active", "inactive"):
+        after = release if request.state == "active" else ""
     result.update(active=after, way_back=_way_back(store), store=store.listing())
     result["diff"] = {"before": {"active": before}, "after": {"active": after}}
     return result
@@ -80,13 +91,14 @@ def _present(store: Store, request: Request, release: str) -> Dict[str, Any]:
 
 
 def _active(store: Store, request: Request, release: str) -> Dict[str, Any]:
-    store.need(release)
+    changed = store.would_activate(release)
     restore = bool(request.unit and request.restore_unit and store.has_unit(release, request.unit))
     if request.check:
-        return {"changed": store.active() != release}
+        unit_changed = restore and store.would_restore_unit(release, str(request.unit))
+        return {"changed": changed or unit_changed, "unit_changed": unit_changed}
     if not request.restore_unit:  # what is put back must not be overwritten by what failed
         _save_unit(store, request)
-    changed = store.activate(release, request.actor)
+    store.activate(release, request.actor)
     unit_changed = restore and store.restore_unit(release, str(request.unit))
     return {"changed": changed or unit_changed, "unit_changed": unit_changed}
 
@@ -128,11 +140,24 @@ def _adopted(store: Store, request: Request, release: str) -> Dict[str, Any]:
         "environment": {},
     }
     digest = tree_digest(entries, hashes)
+    _refuse_links_that_would_break(store, entries)
     adopted = store.adopt(digest, {**facts, "installed_digest": digest}, request.actor)
     write_atomically(store.manifest_path(adopted), _manifest.render(entries, hashes, label=f"release {adopted}"))
     if request.unit:
         store.save_unit(adopted, request.unit)
     return {"changed": True, "release": adopted}
+
+
+def _refuse_links_that_would_break(store: Store, entries: List[Entry]) -> None:
+    """Raise ReleaseError for relative links out of dest that lead to something now and would not from inside the store."""
+    root, release = os.fsencode(store.dest), os.fsencode(store.path("release"))
+    for entry in outside_links(entries, root):
+        moved = os.path.normpath(os.path.join(release, os.path.dirname(entry.path), entry.target))
+        if os.path.exists(os.path.join(root, entry.path)) and not os.path.exists(moved):
+            raise ReleaseError(
+                f"{store.dest}/{show(entry.path)} is a link to {show(entry.target)}, which would lead nowhere once the directory "
+                f"stands in {store.root}; make the link absolute, then adopt it"
+            )
 
 
 def _absent(store: Store, request: Request, release: str) -> Dict[str, Any]:

@@ -70,7 +70,10 @@ class Store:
     def releases(self) -> List[str]:
         """Ids of the committed releases, the newest commit last."""
         try:
-            names = [name for name in os.listdir(self.root) if RELEASE_ID.match(name)]
+            with os.scandir(self.root) as found:  # a link is what an adoption left that was cut off
+                names = [
+                    item.name for item in found if RELEASE_ID.match(item.name) and item.is_dir(follow_symlinks=False)
+                ]
         except FileNotFoundError:
             return []
         return sorted(names, key=lambda name: (self.describe(name).get("committed", ""), name))
@@ -115,7 +118,7 @@ class Store:
     def history(self) -> List[Dict[str, Any]]:
         """All events, the oldest first; a line that a crash cut off is passed over."""
         try:
-            with open(self.history_path, encoding="utf-8") as file:
+            with open(self.history_path, encoding="utf-8", errors="replace") as file:
                 lines = file.read().splitlines()
         except FileNotFoundError:
             return []
@@ -164,8 +167,12 @@ class Store:
         """Append one event to the history, on disk before this returns."""
         self.create()
         line = json.dumps({"time": now(), "event": event, "release": release, **fields}, sort_keys=True)
-        with open(self.history_path, "a", encoding="utf-8") as file:
-            file.write(line + "\n")
+        with open(self.history_path, "ab+") as file:
+            if file.tell():
+                file.seek(-1, os.SEEK_END)
+                if file.read(1) != b"\n":  # a crash cut the last line off
+                    file.write(b"\n")
+            file.write(line.encode() + b"\n")
             file.flush()
             os.fsync(file.fileno())
 
@@ -178,15 +185,9 @@ class Store:
 
     def activate(self, release: str, actor: str = "") -> bool:
         """Let dest lead to a release, in one rename. Gives whether that changed anything."""
-        self.need(release)
-        if self.active() == release:
+        if not self.would_activate(release):
             return False
-        kind = self.dest_kind()
-        if kind in ("directory", "other", "link"):
-            what = {"directory": "a directory", "other": "no directory", "link": "a link to somewhere else"}[kind]
-            way_out = "adopt it first" if kind == "directory" else "move it away"
-            raise ReleaseError(f"{self.dest} is {what}, not a release; {way_out}")
-        if kind == "empty":
+        if self.dest_kind() == "empty":
             os.rmdir(self.dest)
         before = self.active()
         temporary = os.path.join(self.root, "next")
@@ -195,6 +196,18 @@ class Store:
         os.replace(temporary, self.dest)
         sync_directory(os.path.dirname(self.dest))
         self.record("activated", release, actor=actor, before=before)
+        return True
+
+    def would_activate(self, release: str) -> bool:
+        """Whether activating a release would change anything; raises ReleaseError when it cannot be done."""
+        self.need(release)
+        if self.active() == release:
+            return False
+        kind = self.dest_kind()
+        if kind in ("directory", "other", "link"):
+            what = {"directory": "a directory", "other": "no directory", "link": "a link to somewhere else"}[kind]
+            way_out = "adopt it first" if kind == "directory" else "move it away"
+            raise ReleaseError(f"{self.dest} is {what}, not a release; {way_out}")
         return True
 
     def adopt(self, digest: str, facts: Dict[str, Any], actor: str = "") -> str:
@@ -286,6 +299,10 @@ class Store:
 
     def has_unit(self, release: str, unit_path: str) -> bool:
         return bool(read_unit(os.path.join(self._unit_copy(release), os.path.basename(unit_path))))
+
+    def would_restore_unit(self, release: str, unit_path: str) -> bool:
+        saved = read_unit(os.path.join(self._unit_copy(release), os.path.basename(unit_path)))
+        return bool(saved) and read_unit(unit_path) != saved
 
 
 def read_unit(path: str) -> Dict[str, bytes]:

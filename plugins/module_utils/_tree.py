@@ -82,7 +82,7 @@ def scan(root: bytes, exclude: Sequence[str] = ()) -> List[Entry]:
     while pending:
         directory = pending.pop()
         try:
-            with os.scandir(os.path.join(root, directory)) as found:
+            with os.scandir(os.path.join(root, directory) if directory else root) as found:
                 for item in found:
                     if item.name == IGNORED_NAME:
                         continue

@@ -83,17 +83,17 @@ def resolve(
     keys.pop("retries", None)
     if context.password:
         keys["password"] = context.password
-    connection.set_options(task_keys=keys, var_options=_known(variables, "connection", name))
+    connection.set_options(task_keys=keys, var_options=_known(variables, "connection", connection))
     shell = connection._shell
     text = " ".join(shlex.quote(word) for word in command)
     become = _become(task, context, variables, keys, connection)
     if become:
         text = become.build_become_command(text, shell)
-    login_password = ""
+    login_password, timeout = "", int(context.timeout)
     if name == "ansible.builtin.local":
         argv: list[str] = ["/bin/sh", "-c", text]
     else:
-        login_password = str(connection.get_option("password") or "")
+        login_password, timeout = str(connection.get_option("password") or ""), int(connection.get_option("timeout"))
         argv = _ssh_command(connection, text, bool(login_password))
         if login_password and not shutil.which("sshpass"):
             raise EndpointError(
@@ -102,7 +102,7 @@ def resolve(
     return Endpoint(
         host=host,
         argv=argv,
-        timeout=int(context.timeout),
+        timeout=timeout,
         success=become.success if become else "",
         prompt=str(become.prompt or "") if become else "",
         become_password=str(become.get_option("become_pass") or "") if become else "",
@@ -112,7 +112,9 @@ def resolve(
 
 def python_of(host: str, task_vars: Mapping[str, Any]) -> str:
     """The Python that Ansible uses on a host, as far as it is known without asking: ``python3`` where it is not."""
-    variables = task_vars["hostvars"].get(host, {})
+    if host not in task_vars["hostvars"]:
+        return "python3"  # resolve has the message
+    variables = task_vars["hostvars"][host]
     configured = str(variables.get("ansible_python_interpreter") or "auto")
     if not configured.startswith("auto"):
         return configured
@@ -128,6 +130,10 @@ def _context(base: PlayContext, host: str, variables: Mapping[str, Any], task_va
     context.remote_addr = str(variables.get("ansible_host") or host)
     context.port = None
     context.remote_user = None
+    if "ansible_timeout" in variables:
+        context.timeout = int(variables["ansible_timeout"])
+    elif "ansible_timeout" in task_vars:
+        context.timeout = C.DEFAULT_TIMEOUT
     if any(name in task_vars for name in PASSWORD_VARS):
         context.password = ""
     if any(name in task_vars for name in BECOME_PASSWORD_VARS):
@@ -135,8 +141,9 @@ def _context(base: PlayContext, host: str, variables: Mapping[str, Any], task_va
     return context
 
 
-def _known(variables: Mapping[str, Any], kind: str, name: str) -> dict[str, Any]:
-    return {key: variables[key] for key in C.config.get_plugin_vars(kind, name.rpartition(".")[2]) if key in variables}
+def _known(variables: Mapping[str, Any], kind: str, plugin: Any) -> dict[str, Any]:
+    """The host's variables that set options of a plugin, which ansible-core lists by the name it was loaded under."""
+    return {key: variables[key] for key in C.config.get_plugin_vars(kind, plugin._load_name) if key in variables}
 
 
 def _become(
@@ -151,7 +158,7 @@ def _become(
         raise EndpointError(f"{variables['inventory_hostname']}: there is no become method {method}")
     if context.become_pass:
         keys["become_pass"] = context.become_pass
-    plugin.set_options(task_keys=keys, var_options=_known(variables, "become", method))
+    plugin.set_options(task_keys=keys, var_options=_known(variables, "become", plugin))
     wanted = plugin.get_option("become_user") or "root"
     login = connection.get_option("remote_user") if connection.transport == "ssh" else getpass.getuser()
     return None if wanted == login and not C.BECOME_ALLOW_SAME_USER else plugin

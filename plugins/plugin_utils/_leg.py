@@ -55,15 +55,18 @@ class _Writer(io.RawIOBase):
     def __init__(self, fd: int, timeout: float) -> None:
         os.set_blocking(fd, False)
         self._fd = fd
-        self._timeout = timeout
+        self.timeout = timeout
+        self.ended = False
 
     def writable(self) -> bool:
         return True
 
     def write(self, data: Any) -> int:
+        if self.ended:  # the descriptor may belong to something else by now
+            return len(data)
         while True:
-            if not select.select([], [self._fd], [], self._timeout)[1]:
-                raise PeerError(f"nothing was taken for {self._timeout:.0f} s; the host or the network hangs")
+            if not select.select([], [self._fd], [], self.timeout)[1]:
+                raise PeerError(f"nothing was taken for {self.timeout:.0f} s; the host or the network hangs")
             with contextlib.suppress(BlockingIOError):
                 return os.write(self._fd, data)
 
@@ -78,6 +81,7 @@ class Leg:
         self._idle = idle
         self._stderr = bytearray()
         self._answered = False
+        self._broken = False
         for left in range(TRIES - 1, -1, -1):
             self._start()
             try:
@@ -118,7 +122,8 @@ class Leg:
         self._listener.start()
         self._raw = _Reader(self._process.stdout.fileno(), self._idle)
         reader = io.BufferedReader(self._raw, 1 << 20)
-        writer = io.BufferedWriter(_Writer(self._process.stdin.fileno(), self._idle), 1 << 20)
+        self._sink = _Writer(self._process.stdin.fileno(), self._idle)
+        writer = io.BufferedWriter(self._sink, 1 << 20)
         self._reader, self._writer = reader, writer
         self.channel = Channel(cast(BinaryIO, reader), cast(BinaryIO, writer))
 
@@ -169,9 +174,10 @@ class Leg:
             data += piece
             lines = data.decode("utf-8", "replace").split("\n")
             for number, line in enumerate(lines[:-1]):
-                if line.startswith(MAGIC + " "):
+                before, found, version = line.partition(MAGIC + " ")
+                if found:
                     self._raw.timeout = self._idle
-                    return lines[: number + 1]
+                    return [*lines[:number], *([before] if before else []), found + version]
             if not piece:
                 raise LegError(self._why_ended())
             if len(data) > HANDSHAKE_LIMIT:
@@ -179,13 +185,15 @@ class Leg:
 
     def _why_ended(self) -> str:
         self._listener.join(2)
-        status = self._process.wait(5)
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            self._process.wait(2)
+        status = self._process.returncode
         said = bytes(self._stderr).decode("utf-8", "replace")
         if status == 127 or ("No such file or directory" in said and self._python in said):
             return f"{self.host}: there is no {self._python}; install Python 3.9 or newer there or set ansible_python_interpreter"
         if "a password is required" in said or "incorrect password" in said or "Sorry, try again" in said:
             return f"{self.host}: privilege escalation wants a password that was not given or is wrong; set ansible_become_password"
-        return f"{self.host}: the connection ended before the agent started (exit status {status}){self._said()}"
+        return f"{self.host}: the connection ended before the agent started ({'still running' if status is None else f'exit status {status}'}){self._said()}"
 
     def _said(self) -> str:
         lines = [line for line in bytes(self._stderr).decode("utf-8", "replace").splitlines() if line.strip()]
@@ -199,8 +207,10 @@ class Leg:
         try:
             yield
         except PeerError as error:
+            self._broken = True
             raise LegError(f"{self.host}: {error}{self._said() if 'connection ended' in str(error) else ''}") from error
         except (BrokenPipeError, ConnectionError) as error:
+            self._broken = True
             raise LegError(self._last_words()) from error
 
     def _last_words(self) -> str:
@@ -229,19 +239,21 @@ class Leg:
                     return message
 
     def kill(self) -> None:
-        """End the connection at once; a thread that reads from it gets an error."""
-        self._process.kill()
+        """End the connection at once; a thread that reads from it gets an error, an agent on this host its chance to tidy up."""
+        self._process.terminate()
 
     def __enter__(self) -> Leg:
         return self
 
     def __exit__(self, *_: object) -> None:
-        self._end(grace=5)
+        self._end(grace=0 if self._broken else 5)
 
     def _end(self, grace: float) -> None:
         """Close the streams, which ends the agent; then make sure."""
+        self._sink.timeout = grace
         with contextlib.suppress(OSError, ValueError, PeerError):
             self._writer.flush()
+        self._sink.ended = True
         for stream in (self._process.stdin, self._process.stdout):
             if stream:
                 stream.close()

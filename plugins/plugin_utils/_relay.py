@@ -132,7 +132,7 @@ class Target:
         """Pass the wanted files on as they arrive, then wait for the proof and the commit."""
         with self.judged():
             assert self.leg
-            self.leg.tell("build")
+            self.leg.ask("build", "built")  # until then nothing is read there, however long copying takes
             self._pass_frames()
             done = self.leg.answer("committed")
             self.verdict.bytecode, self.verdict.seconds = done["bytecode"], done["seconds"]

@@ -8,7 +8,7 @@ import os
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any, Callable, Dict
+from typing import Any, Callable, Dict, Iterator
 
 import pytest
 
@@ -42,3 +42,12 @@ def run_module_fixture(tmp_path_factory: pytest.TempPathFactory) -> RunModule:
         return {**result, "rc": done.returncode}
 
     return run_module
+
+
+@pytest.fixture(name="forget_hashes")
+def forget_hashes_fixture(tmp_path: Path) -> Iterator[None]:
+    """Leave no hash index behind for what a test streams from or to its own folder."""
+    yield
+    from ansible_collections.ddtree.fleet.tests.unit.agents import forget
+
+    forget(tmp_path)

@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import sys
 from typing import BinaryIO
 
@@ -21,6 +22,8 @@ BUFFER = 1 << 20
 def main(stdin: BinaryIO, stdout: BinaryIO) -> None:
     """Serve one relay. What goes wrong is one ``error`` message to it, for people; the exit status says nothing."""
     os.umask(0o022)
+    for number in (signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, lambda *_: sys.exit(1))  # so that the lease is given back
     channel = Channel(stdin, stdout)
     try:
         request = channel.receive("scan", "open")

@@ -9,13 +9,15 @@ does not change once committed, so nothing is looked up at import. They do not c
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import subprocess
 import threading
 from typing import Callable, Dict, List, Tuple
 
-from ansible_collections.ddtree.fleet.plugins.module_utils._tree import FILE, IGNORED_NAME, Entry, TreeError, show
+from ansible_collections.ddtree.fleet.plugins.module_utils._stream.environment import ask_python
+from ansible_collections.ddtree.fleet.plugins.module_utils._tree import FILE, IGNORED_NAME, Entry, TreeError
 
 # Runs in the release's interpreter: compiles [source, shown path, target] triples, one JSON line each; answers a line per file.
 COMPILE_PROGRAM = """
@@ -50,14 +52,7 @@ def modules(entries: List[Entry]) -> List[Entry]:
 
 def cache_tag(root: bytes) -> str:
     """The interpreter's name in bytecode file names, such as ``cpython-312``; raises TreeError when it does not run."""
-    python = os.path.join(root, b"bin/python")
-    try:
-        done = subprocess.run(
-            [python, b"-I", b"-B", b"-S", b"-c", TAG_PROGRAM.encode()], capture_output=True, timeout=60, check=True
-        )
-    except (OSError, subprocess.SubprocessError) as error:
-        raise TreeError(f"{show(python)} does not run on this host: {error}") from error
-    return done.stdout.decode().strip()
+    return ask_python(os.path.join(root, b"bin/python"), TAG_PROGRAM)
 
 
 def compile_modules(
@@ -115,4 +110,5 @@ def _feed(
             with lock:
                 done.append((1, 0) if answer == "1" else (0, 1))
                 progress(len(done))
-        worker.stdin.close()
+        with contextlib.suppress(OSError):  # a worker that is gone is told by the number of answers
+            worker.stdin.close()

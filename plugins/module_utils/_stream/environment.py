@@ -13,7 +13,7 @@ from typing import Any, Dict, List
 
 from ansible_collections.ddtree.fleet.plugins.module_utils._tree import LINK, Entry, TreeError, show
 
-ACTIVATE_LINE = re.compile(rb"^\s*(?:export )?VIRTUAL_ENV=['\"]?([^'\"\s]+)", re.MULTILINE)
+ACTIVATE_LINE = re.compile(rb"^\s*(?:export )?VIRTUAL_ENV=(?:'(/[^'\n]*)'|\"(/[^\"\n]*)\"|(/\S*))", re.MULTILINE)
 KERNEL_RECORD = re.compile(
     rb"/site-packages/(?:torch|triton|flashinfer|sgl_kernel|sglang_kernel|deep_gemm|tilelang|nvidia)[^/]*[.]dist-info/RECORD\Z"
 )
@@ -52,7 +52,7 @@ def _built_at(root: bytes) -> bytes:
             found = ACTIVATE_LINE.search(file.read(65536))
     except OSError:
         return b""
-    return found.group(1) if found and found.group(1).startswith(b"/") else b""
+    return found[found.lastindex or 0] if found else b""
 
 
 def _home(root: bytes) -> bytes:
@@ -66,14 +66,14 @@ def _home(root: bytes) -> bytes:
 
 def python_version(python: bytes) -> str:
     """The version an interpreter says it is, such as ``3.12.3``; raises TreeError when it does not run."""
+    return ask_python(python, VERSION_PROGRAM)
+
+
+def ask_python(python: bytes, program: str) -> str:
+    """What a one-line program prints in an interpreter; raises TreeError with what that says when it does not run here."""
+    command = [python, b"-I", b"-B", b"-S", b"-c", program.encode()]
     try:
-        done = subprocess.run(
-            [python, b"-I", b"-B", b"-S", b"-c", VERSION_PROGRAM.encode()],
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            timeout=60,
-            check=False,
-        )
+        done = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, timeout=60, check=False)
     except (OSError, subprocess.TimeoutExpired) as error:
         raise TreeError(f"{show(python)} does not run: {error}") from error
     if done.returncode:
@@ -119,18 +119,21 @@ def outside_links(entries: List[Entry], dest: bytes) -> List[Entry]:
     return found
 
 
-def check_outside_links(entries: List[Entry], dest: bytes) -> List[str]:
-    """The links that lead out of the tree, for the report; raises TreeError when one leads to what this host has not."""
+def check_outside_links(entries: List[Entry], dest: bytes, release: bytes) -> List[str]:
+    """The links that lead out of the tree, for the report; raises TreeError when one leads to what this host has not.
+
+    A relative link leads on from where the tree really stands, which is ``release``, not from the link at ``dest``.
+    """
     links = outside_links(entries, dest)
     missing = [
         f"{show(entry.path)} -> {show(entry.target)}"
         for entry in links
-        if not os.path.exists(os.path.join(dest, os.path.dirname(entry.path), entry.target))
+        if not os.path.exists(os.path.normpath(os.path.join(release, os.path.dirname(entry.path), entry.target)))
     ]
     if missing:
         more = f" and {len(missing) - 5} more" if len(missing) > 5 else ""
         raise TreeError(
-            f"links lead out of the environment to what does not exist here: {', '.join(missing[:5])}{more}; "
-            "create it, or exclude the links"
+            f"links lead out of the environment to what does not exist here, seen from {show(release)}: "
+            f"{', '.join(missing[:5])}{more}; create it, make the links absolute, or exclude them"
         )
     return [f"{show(entry.path)} -> {show(entry.target)}" for entry in links[:20]]

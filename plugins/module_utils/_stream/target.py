@@ -44,6 +44,7 @@ from ansible_collections.ddtree.fleet.plugins.module_utils._stream.wire import (
 from ansible_collections.ddtree.fleet.plugins.module_utils._tree import (
     DIRECTORY,
     FILE,
+    IGNORED_NAME,
     LINK,
     Entry,
     TreeError,
@@ -78,9 +79,7 @@ class Origin:
 
     tree: Optional[LocalTree]
     entry: Optional[Entry] = None
-    how: str = (
-        "sent"  # "kept" (already in staging), "linked", "copied", "sent", "repeated" (same content as a sent one)
-    )
+    how: str = "sent"  # "kept" (already in staging), "linked", "copied", "sent", "repeated" (same content as a sent or kept one)
 
 
 class Receiver:
@@ -155,7 +154,8 @@ class Receiver:
         if tree_digest(self.wanted, self.hashes) != request["digest"]:
             raise PeerError("the source's listing does not have the digest that the source named")
         environment.check_interpreter(request["environment"], self.dest)
-        links = environment.check_outside_links(self.wanted, self.dest)
+        release = self.store.path(_releases.release_id(request["digest"]))
+        links = environment.check_outside_links(self.wanted, self.dest, os.fsencode(release))
         self._decide()
         self._check_space()
         want = [number for number, entry in enumerate(self.wanted) if self._how(entry) == "sent"]
@@ -182,21 +182,21 @@ class Receiver:
             else:
                 unknown.append(number)
         self.channel.send("unknown", want=unknown)
-        listed = {row[0]: row for row in rows}
-        listed.update({row[0]: row for row in receive_rows(self.channel, "entries")})
-        return list(listed.values())
+        return rows + receive_rows(self.channel, "entries")
 
     def _decide(self) -> None:
-        staged, sent = self.staged, set()
+        staged = self.staged
+        kept = {entry.path for entry in self.wanted if entry.kind == FILE and self._keepable(entry)}
+        arriving = {self.hashes[path] for path in kept}  # content that is in staging once the stream ends
         by_hash: Dict[str, Tuple[LocalTree, Entry]] = {}
-        for tree in self.local + ([staged] if staged else []):
+        for tree in self.local:  # not from staging, which is changed while files are copied
             for path, sha256 in tree.hashes.items():
                 by_hash.setdefault(sha256, (tree, tree.by_path[path]))
         for entry in self.wanted:
             if entry.kind != FILE:
                 continue
             sha256 = self.hashes[entry.path]
-            if staged and staged.hashes.get(entry.path) == sha256:
+            if staged and entry.path in kept:
                 self.origins[entry.path] = Origin(staged, staged.by_path[entry.path], "kept")
                 continue
             link = self._linkable(entry, sha256)
@@ -205,11 +205,18 @@ class Receiver:
                 self.origins[entry.path] = link
             elif found:
                 self.origins[entry.path] = Origin(found[0], found[1], "copied")
-            elif sha256 in sent:
+            elif sha256 in arriving:
                 self.origins[entry.path] = Origin(None, None, "repeated")
             else:
-                sent.add(sha256)
+                arriving.add(sha256)
                 self.origins[entry.path] = Origin(None)
+
+    def _keepable(self, new: Entry) -> bool:
+        """Whether the staged file may become the wanted one in place: an inode shared with a release must not be changed."""
+        if not self.staged or self.staged.hashes.get(new.path) != self.hashes.get(new.path):
+            return False
+        old = self.staged.by_path[new.path]
+        return old.nlink == 1 or (old.mode, old.mtime_ns) == (new.mode, new.mtime_ns)
 
     def _linkable(self, entry: Entry, sha256: str) -> Optional[Origin]:
         """The same file of an earlier release, if it is the same in all that an inode holds."""
@@ -270,15 +277,25 @@ class Receiver:
         self.seconds["reuse"] = time.monotonic() - started
 
     def _clear_staging(self) -> None:
-        """Remove from staging what the wanted tree has not, or has as something else."""
+        """Remove from staging what the wanted tree has not, or has as something else, and all bytecode, which nothing lists."""
+        for folder, names, files in os.walk(self.tree):
+            path = os.path.join(folder, IGNORED_NAME)
+            if IGNORED_NAME in names:
+                names.remove(IGNORED_NAME)
+            if os.path.islink(path) or IGNORED_NAME in files:
+                os.unlink(path)
+            elif os.path.isdir(path):
+                shutil.rmtree(path)
         wanted = {entry.path: entry for entry in self.wanted}
         for old in scan(self.tree):
             path, new = os.path.join(self.tree, old.path), wanted.get(old.path)
             if new is not None and new.kind == old.kind and (old.kind != FILE or self._how(new) == "kept"):
                 continue
+            if not os.path.lexists(path):  # went with its directory
+                continue
             if old.kind == DIRECTORY:
                 shutil.rmtree(path)
-            elif os.path.lexists(path):
+            else:
                 os.unlink(path)
 
     def _make_link(self, path: bytes, entry: Entry) -> None:
@@ -342,7 +359,7 @@ class Receiver:
         incoming.finish(f"{show(entry.path)} arrived with other content than the source listed; run again")
 
     def _repeat(self) -> None:
-        first = {self.hashes[entry.path]: entry for entry in self.wanted if self._how(entry) == "sent"}
+        first = {self.hashes[entry.path]: entry for entry in self.wanted if self._how(entry) in ("sent", "kept")}
         for entry in self.wanted:
             if self._how(entry) == "repeated":
                 sent = first[self.hashes[entry.path]]
@@ -398,6 +415,7 @@ class Receiver:
     def _compile(self, request: Message) -> Dict[str, int]:
         started = time.monotonic()
         tag = bytecode.cache_tag(self.tree)
+        release = _releases.release_id(request["digest"])
         needed, reused = [], 0
         for entry in bytecode.modules(self.wanted):
             target = bytecode.bytecode_path(entry.path, tag)
@@ -405,7 +423,7 @@ class Receiver:
             os.makedirs(os.path.dirname(full), mode=0o755, exist_ok=True)
             if os.path.lexists(full):
                 os.unlink(full)
-            old = self._old_bytecode(entry, target)
+            old = self._old_bytecode(entry, target, release)
             if old:
                 os.link(old, full)
                 reused += 1
@@ -416,10 +434,10 @@ class Receiver:
         self.seconds["bytecode"] = time.monotonic() - started
         return {**figures, "reused": reused}
 
-    def _old_bytecode(self, entry: Entry, target: bytes) -> Optional[bytes]:
-        """Bytecode that this collection compiled from the same module at the same path, in an earlier release."""
+    def _old_bytecode(self, entry: Entry, target: bytes, release: str) -> Optional[bytes]:
+        """Bytecode that this collection compiled from the same module at the same path, in a release other than ``release``."""
         for tree in reversed(self.local):
-            if tree.release and tree.hashes.get(entry.path) == self.hashes[entry.path]:
+            if tree.release and tree.release != release and tree.hashes.get(entry.path) == self.hashes[entry.path]:
                 path = os.path.join(tree.root, target)
                 if self.store.describe(tree.release).get("bytecode") and os.path.isfile(path):
                     return path
@@ -464,8 +482,13 @@ class Incoming:
             raise PeerError(f"{show(self._entry.path)} is longer than the source listed")
         self._digest.update(data)
         view = memoryview(data)
-        while view:
-            view = view[self._file.write(view) :]
+        try:
+            while view:
+                view = view[self._file.write(view) :]
+        except OSError as error:
+            raise TreeError(
+                f"{show(self._path)}: {error.strerror}; what arrived stays there, and the next run goes on with it"
+            ) from error
 
     def __exit__(self, *_: object) -> None:
         os.fchmod(self._file.fileno(), stat.S_IMODE(self._entry.mode))
@@ -508,6 +531,7 @@ def _converse(channel: Channel, receiver: Receiver) -> None:
     if channel.receive("build", "bye")["op"] == "bye":
         return
     receiver.build()
+    channel.send("built")
     receiver.receive()
     channel.send("committed", **receiver.commit(request))
 

@@ -24,7 +24,7 @@ import struct
 import zlib
 from typing import Any, BinaryIO, Dict, List, Tuple
 
-from ansible_collections.ddtree.fleet.plugins.module_utils._tree import DIRECTORY, FILE, LINK, Entry
+from ansible_collections.ddtree.fleet.plugins.module_utils._tree import DIRECTORY, FILE, IGNORED_NAME, LINK, Entry
 
 MAGIC = "ddtree-agent/1"
 MESSAGE, FILE_INDEX, DATA, SUM, PACKED = 1, 2, 3, 4, 5
@@ -169,8 +169,15 @@ def check_rows(rows: List[Row]) -> Tuple[List[Entry], Dict[bytes, str]]:
     entries: List[Entry] = []
     hashes: Dict[bytes, str] = {}
     directories = {b""}
-    for path, row in sorted(((decode_path(row[0]), row) for row in rows), key=lambda item: item[0]):
-        entry, sha256 = _checked(path, row, directories, entries[-1].path if entries else b"")
+    try:
+        listed = sorted(((decode_path(row[0]), row[1:]) for row in rows), key=lambda item: item[0])
+    except (AttributeError, IndexError, KeyError, TypeError, ValueError) as error:
+        raise PeerError("the source listed something that has no path") from error
+    for path, row in listed:
+        try:
+            entry, sha256 = _checked(path, row, directories, entries[-1].path if entries else b"")
+        except (AttributeError, TypeError, ValueError) as error:
+            raise PeerError(f"the source listed {path!r} in a form that is not understood") from error
         entries.append(entry)
         if entry.kind == DIRECTORY:
             directories.add(path)
@@ -180,15 +187,16 @@ def check_rows(rows: List[Row]) -> Tuple[List[Entry], Dict[bytes, str]]:
 
 
 def _checked(path: bytes, row: Row, directories: set[bytes], before: bytes) -> Tuple[Entry, str]:
-    _, kind, mode, size, target, mtime_ns, sha256 = row
+    kind, mode, size, target, mtime_ns, sha256 = row
     parent, _, name = path.rpartition(b"/")
-    if name in (b"", b".", b"..") or b"\0" in path or parent not in directories:
+    # A link named __pycache__ would not be seen in staging, and bytecode would be written through it.
+    if name in (b"", b".", b"..", IGNORED_NAME) or b"\0" in path or parent not in directories:
         raise PeerError(f"the source listed {path!r}, which is not a path inside a tree")
     if path <= before:
         raise PeerError(f"the source listed {path!r} twice")
     if kind not in (FILE, DIRECTORY, LINK) or not isinstance(mode, int) or not 0 <= mode <= 0o777:
         raise PeerError(f"the source listed {path!r} with an unknown type or mode")
-    if not isinstance(size, int) or size < 0 or not isinstance(mtime_ns, int):
+    if not isinstance(size, int) or size < 0 or not isinstance(mtime_ns, int) or abs(mtime_ns) >= 1 << 63:
         raise PeerError(f"the source listed {path!r} with an impossible size or time")
     if kind == FILE and (not isinstance(sha256, str) or len(sha256) != 64 or set(sha256) - set("0123456789abcdef")):
         raise PeerError(f"the source listed {path!r} without a SHA-256")

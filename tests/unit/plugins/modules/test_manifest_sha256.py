@@ -118,8 +118,8 @@ def test_what_cannot_be_done_is_one_message(run_module: RunModule, tree: Path) -
         said(manifest=gone + "/m", state="present")
         == f"manifest {gone}/m cannot be written: its directory is not there"
     )
-    assert said(path=gone, digest="0" * 64) == f"{gone}/: No such file or directory"
-    assert said(path=str(tree / "bin/run"), digest="0" * 64) == f"{tree}/bin/run/: Not a directory"
+    assert said(path=gone, digest="0" * 64) == f"{gone}: No such file or directory"
+    assert said(path=str(tree / "bin/run"), digest="0" * 64) == f"{tree}/bin/run: Not a directory"
     Path(m).write_text("hello\n")
     assert said(manifest=m) == f"manifest {m} line 1 is not '<64 hex digits>  <path>'"
     os.mkfifo(tree / "pipe")

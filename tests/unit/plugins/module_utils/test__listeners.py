@@ -7,7 +7,7 @@ import os
 import socket
 
 import pytest
-from ansible_collections.ddtree.fleet.plugins.module_utils._sglang.listeners import Holder, listeners
+from ansible_collections.ddtree.fleet.plugins.module_utils._listeners import Holder, listeners
 
 
 @pytest.mark.parametrize(

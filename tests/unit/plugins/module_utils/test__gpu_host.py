@@ -1,0 +1,135 @@
+# Copyright (c) 2026, the ddtree.fleet authors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+from __future__ import annotations
+
+import os
+import shutil
+import socket
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from ansible_collections.ddtree.fleet.plugins.module_utils import _gpu_host
+from ansible_collections.ddtree.fleet.plugins.module_utils._gpu_host import HostError
+
+STANDIN = Path(__file__).resolve().parents[3] / "fleet" / "nvidia_smi"
+
+
+def put_on_path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, text: str) -> None:
+    (tmp_path / "bin").mkdir(exist_ok=True)
+    program = tmp_path / "bin" / "nvidia-smi"
+    program.write_text(text)
+    program.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}/bin:{os.environ['PATH']}")
+
+
+def host(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str) -> Path:
+    """Put the test fleet's nvidia-smi on the PATH, with the recorded answers of one kind of host; gives their folder."""
+    data = tmp_path / "data"
+    shutil.copytree(STANDIN / kind, data)
+    program = (STANDIN / "nvidia_smi.py").read_text().replace('Path("/etc/nvidia-smi-standin")', f"Path({str(data)!r})")
+    put_on_path(tmp_path, monkeypatch, f"#!{sys.executable}\n{program}")
+    return data
+
+
+@pytest.mark.parametrize(
+    ("kind", "name", "capability", "memory"),
+    [
+        ("b300", "NVIDIA B300 SXM6 AC", "10.3", 275040),
+        ("rtx_pro_6000", "NVIDIA RTX PRO 6000 Blackwell Server Edition", "12.0", 97887),
+    ],
+)
+def test_gpus(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str, name: str, capability: str, memory: int
+) -> None:
+    host(tmp_path, monkeypatch, kind)
+    gpus = _gpu_host.gpus()
+    assert [gpu["index"] for gpu in gpus] == list(range(8))
+    assert len({gpu["uuid"] for gpu in gpus}) == 8
+    assert {(gpu["name"], gpu["compute_capability"], gpu["memory_total_mib"], gpu["mig"]) for gpu in gpus} == {
+        (name, capability, memory, False)
+    }
+    assert _gpu_host.foreign_gpu_processes("/system.slice/sglang.service") == []
+
+
+def test_foreign_processes_are_told_with_their_command_but_not_its_secrets(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    data = host(tmp_path, monkeypatch, "b300")
+    with subprocess.Popen(
+        [sys.executable, "-c", "import time; time.sleep(60)", "--api-key", "s3cret", "--port=1"]
+    ) as process:
+        try:
+            with open(data / "compute-apps.csv", "a", encoding="utf-8") as file:
+                file.write(f"{process.pid}, python3, 120 MiB, GPU-x\n")
+                file.write("4194300, /opt/gone, 7 MiB, GPU-y\n")
+            found = _gpu_host.foreign_gpu_processes("/system.slice/sglang.service")
+            group = next(
+                line.split(":", 2)[2].strip() for line in open(f"/proc/{process.pid}/cgroup", encoding="utf-8")
+            )
+            inside = _gpu_host.foreign_gpu_processes(group) if group != "/" else []
+        finally:
+            process.kill()
+    assert [one["pid"] for one in found] == [process.pid, 4194300]
+    assert "--api-key ***" in found[0]["command"]
+    assert "s3cret" not in str(found)
+    assert found[0]["memory_mib"] == 120
+    assert (found[1]["command"], found[1]["memory_mib"]) == ("/opt/gone", 7)
+    assert process.pid not in [one["pid"] for one in inside]
+
+
+def test_a_process_name_with_commas_is_not_overlooked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    put_on_path(tmp_path, monkeypatch, '#!/bin/sh\necho "4194300, 12, /opt/my, odd \\"name"\n')
+    assert _gpu_host.foreign_gpu_processes("/x") == [
+        {"pid": 4194300, "command": '/opt/my, odd "name', "memory_mib": 12}
+    ]
+
+
+def test_a_host_without_nvidia_smi_has_no_gpus(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))
+    assert _gpu_host.gpus() == []
+
+
+def test_a_broken_driver_is_told_in_its_own_words(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    put_on_path(
+        tmp_path, monkeypatch, "#!/bin/sh\necho 'Failed to initialize NVML: Driver/library version mismatch'\nexit 18\n"
+    )
+    with pytest.raises(
+        HostError, match="nvidia-smi failed: Failed to initialize NVML: Driver/library version mismatch"
+    ):
+        _gpu_host.gpus()
+
+
+def test_an_nvidia_smi_that_hangs_is_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    put_on_path(tmp_path, monkeypatch, "#!/bin/sh\nexec sleep 60\n")
+    monkeypatch.setattr(_gpu_host, "ANSWER_SECONDS", 0.2)
+    with pytest.raises(HostError, match="did not answer within 0.2 s; look at the driver"):
+        _gpu_host.gpus()
+
+
+def test_who_holds_a_port() -> None:
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        port = listener.getsockname()[1]
+        assert _gpu_host.port_holder(port, "") is None
+        listener.listen()
+        holder = _gpu_host.port_holder(port, "")
+        assert holder is not None
+        assert holder["pid"] == os.getpid()
+        assert holder["address"] == "127.0.0.1"
+    assert _gpu_host.port_holder(port, "") is None
+
+
+@pytest.mark.parametrize(
+    ("command", "shown"),
+    [
+        ("run --api-key abc --port 1", "run --api-key *** --port 1"),
+        ("run --hf-token=abc", "run --hf-token=***"),
+        ("run --admin-api-key=abc --db-password x", "run --admin-api-key=*** --db-password ***"),
+        ("run --tokenizer-path /m", "run --tokenizer-path /m"),
+    ],
+)
+def test_secrets_of_a_command_line_are_not_shown(command: str, shown: str) -> None:
+    assert _gpu_host.redact(command) == shown
