@@ -12,7 +12,6 @@ import platform
 import uuid
 from typing import Any, Optional
 
-from ansible.errors import AnsibleError
 from ansible.plugins.action import ActionBase
 from ansible.utils.display import Display
 from ansible_collections.ddtree.fleet.plugins.plugin_utils._bundle import BOOTSTRAP
@@ -56,7 +55,7 @@ class ActionModule(ActionBase):
             self._refuse_overlap(request, endpoint, names, variables)
             tree = Relay(request, display.display).run(endpoint, python_of(source, variables), targets)
         except (EndpointError, LegError) as error:
-            raise AnsibleError(str(error)) from None
+            return {"failed": True, "changed": False, "msg": str(error)}
         verdicts = {target.verdict.host: dataclasses.asdict(target.verdict) for target in targets}
         result = {
             "changed": any(verdict["changed"] and not verdict["failed"] for verdict in verdicts.values()),

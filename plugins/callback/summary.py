@@ -75,6 +75,8 @@ class CallbackModule(CallbackBase):
 
     def v2_runner_on_ok(self, result: CallbackTaskResult) -> None:
         host, found = self._seen(result), result.result
+        if host.reason:
+            return  # what ran after a failure was the way back
         host.changed = host.changed or bool(found.get("changed"))
         action = result.task.action.removeprefix(COLLECTION)
         if action == "venv_stream":

@@ -40,7 +40,7 @@ def query(kind: str, fields: tuple[str, ...]) -> List[Dict[str, str]]:
     """One row a GPU or process from nvidia-smi; empty where the host has no nvidia-smi."""
     command = ["nvidia-smi", f"--query-{kind}={','.join(fields)}", "--format=csv,noheader,nounits"]
     try:
-        done = subprocess.run(
+        done = subprocess.run(  # pylint: disable=ansible-bad-function
             command, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=ANSWER_SECONDS, check=False
         )
     except FileNotFoundError:

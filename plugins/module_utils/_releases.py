@@ -26,7 +26,7 @@ import re
 import shutil
 import stat
 import time
-from typing import Any, Dict, List, Optional
+from typing import Any, Dict, List, NamedTuple, Optional
 
 RELEASE_ID = re.compile(r"[0-9a-f]{16}\Z")
 ID_LENGTH = 16
@@ -79,7 +79,7 @@ class Store:
         return sorted(names, key=lambda name: (self.describe(name).get("committed", ""), name))
 
     def describe(self, release: str) -> Dict[str, Any]:
-        """The release's metadata; empty when it has none."""
+        """The release's metadata; empty when it has none, only ``damaged`` when it cannot be read."""
         try:
             with open(os.path.join(self.meta, release + ".json"), encoding="utf-8") as file:
                 data: Dict[str, Any] = json.load(file)
@@ -87,7 +87,7 @@ class Store:
         except FileNotFoundError:
             return {}
         except ValueError as error:
-            raise ReleaseError(f"{file.name} is damaged: {error}; remove the release and deploy it again") from error
+            return {"damaged": f"{file.name} is damaged ({error}); remove the release and deploy it again"}
 
     def write_meta(self, release: str, data: Dict[str, Any]) -> None:
         self.create()
@@ -305,32 +305,35 @@ class Store:
         return bool(saved) and read_unit(unit_path) != saved
 
 
-def read_unit(path: str) -> Dict[str, bytes]:
+class UnitFile(NamedTuple):
+    """A unit file or drop-in; a hand-written one may hold a secret, so its permission bits go with it."""
+
+    content: bytes
+    mode: int
+
+
+def read_unit(path: str) -> Dict[str, UnitFile]:
     """A unit file and its drop-ins by name relative to its folder; empty when there is no such unit file."""
-    found: Dict[str, bytes] = {}
-    name = os.path.basename(path)
-    try:
-        with open(path, "rb") as file:
-            found[name] = file.read()
-    except FileNotFoundError:
-        return found
-    drop_ins = path + ".d"
-    if os.path.isdir(drop_ins):
-        for item in sorted(os.listdir(drop_ins)):
-            if item.endswith(".conf"):
-                with open(os.path.join(drop_ins, item), "rb") as file:
-                    found[os.path.join(name + ".d", item)] = file.read()
+    folder, name = os.path.split(path)
+    if not os.path.isfile(path):
+        return {}
+    drop_ins = os.listdir(path + ".d") if os.path.isdir(path + ".d") else []
+    names = [name] + [os.path.join(name + ".d", item) for item in sorted(drop_ins) if item.endswith(".conf")]
+    found: Dict[str, UnitFile] = {}
+    for item in names:
+        with open(os.path.join(folder, item), "rb") as file:
+            found[item] = UnitFile(file.read(), stat.S_IMODE(os.fstat(file.fileno()).st_mode))
     return found
 
 
-def write_unit(path: str, files: Dict[str, bytes]) -> None:
+def write_unit(path: str, files: Dict[str, UnitFile]) -> None:
     """Make a unit file and its drop-ins exactly what ``read_unit`` gave."""
     folder = os.path.dirname(path)
     for extra in set(read_unit(path)) - set(files):
         os.unlink(os.path.join(folder, extra))
-    for name, content in files.items():
+    for name, file in files.items():
         os.makedirs(os.path.dirname(os.path.join(folder, name)), exist_ok=True)
-        write_atomically(os.path.join(folder, name), content)
+        write_atomically(os.path.join(folder, name), file.content, file.mode)
 
 
 def exchange(one: str, other: str) -> None:

@@ -30,8 +30,10 @@ options:
 attributes:
   check_mode:
     support: full
+    description: It only reads, in check mode too.
   diff_mode:
     support: none
+    description: Nothing changes, so there is nothing to show.
 """
 
 EXAMPLES = r"""

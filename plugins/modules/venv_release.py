@@ -73,8 +73,10 @@ options:
 attributes:
   check_mode:
     support: full
+    description: Says what a real run would change.
   diff_mode:
     support: full
+    description: Shows the active release before and after.
 """
 
 EXAMPLES = r"""

@@ -77,6 +77,7 @@ attributes:
     description: Compares the trees and says what would be sent, but writes nothing.
   diff_mode:
     support: none
+    description: What would be sent is in the figures.
 notes:
   - Needs Python 3.9 or newer on both ends. Nothing is installed there.
   - The hashes of unchanged files are remembered in C(/var/cache/ddtree-fleet) on each host.

@@ -117,21 +117,21 @@ class Leg:
         )
         for fd in pass_fds:
             os.close(fd)
-        assert self._process.stdin and self._process.stdout
+        stdin, stdout = cast(BinaryIO, self._process.stdin), cast(BinaryIO, self._process.stdout)
         self._listener = threading.Thread(target=self._listen, daemon=True)
         self._listener.start()
-        self._raw = _Reader(self._process.stdout.fileno(), self._idle)
+        self._raw = _Reader(stdout.fileno(), self._idle)
         reader = io.BufferedReader(self._raw, 1 << 20)
-        self._sink = _Writer(self._process.stdin.fileno(), self._idle)
+        self._sink = _Writer(stdin.fileno(), self._idle)
         writer = io.BufferedWriter(self._sink, 1 << 20)
         self._reader, self._writer = reader, writer
         self.channel = Channel(cast(BinaryIO, reader), cast(BinaryIO, writer))
 
     def _listen(self) -> None:
         """Keep the end of standard error, and answer the one question that may come there."""
-        assert self._process.stderr
+        stderr = cast(BinaryIO, self._process.stderr)
         while True:
-            data = os.read(self._process.stderr.fileno(), 4096)
+            data = os.read(stderr.fileno(), 4096)
             if not data:
                 return
             self._stderr += data

@@ -87,6 +87,11 @@ class Target:
     def alive(self) -> bool:
         return not self.verdict.failed
 
+    def connected(self) -> Leg:
+        if self.leg is None:
+            raise LegError(f"{self.verdict.host}: there is no connection")
+        return self.leg
+
     @contextlib.contextmanager
     def judged(self) -> Iterator[None]:
         try:
@@ -103,27 +108,27 @@ class Target:
     def look(self, digest: str, repair: bool) -> None:
         """Learn whether the release is here already."""
         with self.judged():
-            assert self.leg
-            self.leg.answer("opened")
-            state = self.leg.ask("look", "state", digest=digest, repair=repair)
+            leg = self.connected()
+            leg.answer("opened")
+            state = leg.ask("look", "state", digest=digest, repair=repair)
             self.verdict.release, self.verdict.digest = state["release"], digest
             self.verdict.changed = not state["present"]
             if state["present"]:
-                self.leg.tell("bye")
+                leg.tell("bye")
 
     def learn_unknown(self) -> None:
         """Pass the directories' digests on as they arrive, then learn which of them the target does not know."""
         with self.judged():
-            assert self.leg
+            leg = self.connected()
             self._pass_frames()
-            self.unknown = set(self.leg.answer("unknown")["want"])
+            self.unknown = set(leg.answer("unknown")["want"])
 
     def learn_need(self) -> None:
         """Pass the listing on as it arrives, then learn what to send."""
         with self.judged():
-            assert self.leg
+            leg = self.connected()
             self._pass_frames()
-            need = self.leg.answer("need")
+            need = leg.answer("need")
             self.want = set(need["want"])
             self.verdict.files_sent, self.verdict.bytes_sent = len(self.want), need["bytes"]
             self.verdict.reused, self.verdict.links = need["reused"], need["links"]
@@ -131,22 +136,22 @@ class Target:
     def take_files(self) -> None:
         """Pass the wanted files on as they arrive, then wait for the proof and the commit."""
         with self.judged():
-            assert self.leg
-            self.leg.ask("build", "built")  # until then nothing is read there, however long copying takes
+            leg = self.connected()
+            leg.ask("build", "built")  # until then nothing is read there, however long copying takes
             self._pass_frames()
-            done = self.leg.answer("committed")
+            done = leg.answer("committed")
             self.verdict.bytecode, self.verdict.seconds = done["bytecode"], done["seconds"]
-            self.leg.tell("bye")
+            leg.tell("bye")
 
     def _pass_frames(self) -> None:
-        assert self.leg
-        with self.leg.named():
+        leg = self.connected()
+        with leg.named():
             while True:
                 frame = self.frames.get()
                 if frame is None:
-                    self.leg.channel.flush()
+                    leg.channel.flush()
                     return
-                self.leg.channel.send_frame(*frame)
+                leg.channel.send_frame(*frame)
 
     def put(self, frame: Optional[Frame]) -> None:
         """Queue a frame; waits while the target is slower than the source, but never for a target that has failed."""
@@ -223,8 +228,7 @@ class Relay:
                 "src": request.src,
             }
             with target.judged():
-                assert target.leg
-                target.leg.tell("prepare", bytecode=request.bytecode, **fields)
+                target.connected().tell("prepare", bytecode=request.bytecode, **fields)
         self._forward(pool, leg, targets, Target.learn_unknown, "folders")
         unknown = sorted(set().union(*(target.unknown for target in targets)))
         self._forward(pool, leg, targets, Target.learn_need, "list", want=unknown)

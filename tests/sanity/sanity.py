@@ -1,7 +1,7 @@
 # Copyright (c) 2026, the ddtree.fleet authors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Runs `ansible-test sanity`, without an ignore file, on a copy of the collection at the path that it wants.
+"""Runs `ansible-test sanity`, without an ignore file, on a copy of what is published, at the path that it wants.
 
 ansible-test installs its own pinned linters with a pip that it downloads from outside the package index. Where that cannot be
 reached, the pip that comes with Python does the same: a file of the expected name in ansible-test's cache says so.
@@ -21,6 +21,7 @@ import ansible_test
 ROOT = Path(__file__).resolve().parents[2]
 WORK = ROOT / ".cache" / "sanity"
 COPY = WORK / "ansible_collections" / "ddtree" / "fleet"
+NOT_PUBLISHED = (".", "extensions/", "tests/", "Makefile", "pyproject.toml", "requirements-dev.lock", "ansible.cfg")
 PIP_FROM_PYTHON = "import ensurepip\nensurepip.bootstrap(default_pip=True)\n"
 
 
@@ -34,7 +35,7 @@ def copy_collection() -> None:
     shutil.rmtree(COPY, ignore_errors=True)
     for name in listed.decode().split("\0"):
         source = ROOT / name
-        if name and not name.startswith(".collections/") and source.is_file():
+        if name and not name.startswith(NOT_PUBLISHED) and source.is_file():
             (COPY / name).parent.mkdir(parents=True, exist_ok=True)
             shutil.copy2(source, COPY / name, follow_symlinks=False)
     subprocess.run(["git", "init", "--quiet", "."], cwd=COPY, check=True)

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import os
 import signal
-import sys
 from typing import BinaryIO
 
 from ansible_collections.ddtree.fleet.plugins.module_utils._lease import LeaseError
@@ -23,7 +22,7 @@ def main(stdin: BinaryIO, stdout: BinaryIO) -> None:
     """Serve one relay. What goes wrong is one ``error`` message to it, for people; the exit status says nothing."""
     os.umask(0o022)
     for number in (signal.SIGTERM, signal.SIGHUP):
-        signal.signal(number, lambda *_: sys.exit(1))  # so that the lease is given back
+        signal.signal(number, _end)  # so that the lease is given back
     channel = Channel(stdin, stdout)
     try:
         request = channel.receive("scan", "open")
@@ -38,8 +37,12 @@ def main(stdin: BinaryIO, stdout: BinaryIO) -> None:
         _report(channel, f"{place}{error.strerror or error}")
 
 
+def _end(*_signal: object) -> None:
+    raise SystemExit(1)
+
+
 def _report(channel: Channel, message: str) -> None:
     try:
         channel.send("error", message=message)
     except OSError:
-        sys.exit(1)  # the relay is gone; nobody is left to tell
+        _end()  # the relay is gone; nobody is left to tell

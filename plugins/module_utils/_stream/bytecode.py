@@ -14,7 +14,7 @@ import json
 import os
 import subprocess
 import threading
-from typing import Callable, Dict, List, Tuple
+from typing import Callable, Dict, List, TextIO, Tuple, cast
 
 from ansible_collections.ddtree.fleet.plugins.module_utils._stream.environment import ask_python
 from ansible_collections.ddtree.fleet.plugins.module_utils._tree import FILE, IGNORED_NAME, Entry, TreeError
@@ -68,7 +68,7 @@ def compile_modules(
     lock = threading.Lock()
     threads = [
         threading.Thread(target=_feed, args=(root, dest, queue, lock, tag, done, progress), daemon=True)
-        for _ in range(min(os.cpu_count() or 1, 16, max(len(paths), 1)))
+        for _number in range(min(os.cpu_count() or 1, 16, max(len(paths), 1)))
     ]
     for thread in threads:
         thread.start()
@@ -76,7 +76,7 @@ def compile_modules(
         thread.join()
     if len(done) != len(paths):
         raise TreeError(f"compiling bytecode ended early: {len(done)} of {len(paths)} modules")
-    return {"compiled": sum(good for good, _ in done), "refused": sum(bad for _, bad in done)}
+    return {"compiled": sum(good for good, bad in done), "refused": sum(bad for good, bad in done)}
 
 
 def _feed(
@@ -89,10 +89,10 @@ def _feed(
     progress: Callable[[int], None],
 ) -> None:
     command = [os.path.join(root, b"bin/python"), b"-I", b"-B", b"-S", b"-c", COMPILE_PROGRAM.encode()]
-    with subprocess.Popen(
+    with subprocess.Popen(  # pylint: disable=ansible-bad-function
         command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
     ) as worker:
-        assert worker.stdin and worker.stdout
+        stdin, stdout = cast(TextIO, worker.stdin), cast(TextIO, worker.stdout)
         while True:
             with lock:
                 path = next(queue, None)  # type: ignore[call-overload]
@@ -100,9 +100,9 @@ def _feed(
                 break
             names = [os.path.join(root, path), os.path.join(dest, path), os.path.join(root, bytecode_path(path, tag))]
             try:
-                worker.stdin.write(json.dumps([os.fsdecode(name) for name in names]) + "\n")
-                worker.stdin.flush()
-                answer = worker.stdout.readline().strip()
+                stdin.write(json.dumps([os.fsdecode(name) for name in names]) + "\n")
+                stdin.flush()
+                answer = stdout.readline().strip()
             except OSError:
                 break
             if answer not in ("0", "1"):
@@ -111,4 +111,4 @@ def _feed(
                 done.append((1, 0) if answer == "1" else (0, 1))
                 progress(len(done))
         with contextlib.suppress(OSError):  # a worker that is gone is told by the number of answers
-            worker.stdin.close()
+            stdin.close()

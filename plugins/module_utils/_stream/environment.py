@@ -58,7 +58,7 @@ def _built_at(root: bytes) -> bytes:
 def _home(root: bytes) -> bytes:
     with open(os.path.join(root, b"pyvenv.cfg"), "rb") as file:
         for line in file:
-            key, _, value = line.partition(b"=")
+            key, _equals, value = line.partition(b"=")
             if key.strip() == b"home":
                 return value.strip()
     return b""
@@ -73,7 +73,9 @@ def ask_python(python: bytes, program: str) -> str:
     """What a one-line program prints in an interpreter; raises TreeError with what that says when it does not run here."""
     command = [python, b"-I", b"-B", b"-S", b"-c", program.encode()]
     try:
-        done = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, timeout=60, check=False)
+        done = subprocess.run(  # pylint: disable=ansible-bad-function
+            command, stdin=subprocess.DEVNULL, capture_output=True, timeout=60, check=False
+        )
     except (OSError, subprocess.TimeoutExpired) as error:
         raise TreeError(f"{show(python)} does not run: {error}") from error
     if done.returncode:

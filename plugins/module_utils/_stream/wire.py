@@ -188,7 +188,7 @@ def check_rows(rows: List[Row]) -> Tuple[List[Entry], Dict[bytes, str]]:
 
 def _checked(path: bytes, row: Row, directories: set[bytes], before: bytes) -> Tuple[Entry, str]:
     kind, mode, size, target, mtime_ns, sha256 = row
-    parent, _, name = path.rpartition(b"/")
+    parent, _slash, name = path.rpartition(b"/")
     # A link named __pycache__ would not be seen in staging, and bytecode would be written through it.
     if name in (b"", b".", b"..", IGNORED_NAME) or b"\0" in path or parent not in directories:
         raise PeerError(f"the source listed {path!r}, which is not a path inside a tree")

@@ -223,10 +223,22 @@ def test_the_unit_a_release_served_with_comes_back_as_it_was(store: Store, tmp_p
         store.restore_unit(B, str(unit))
 
 
-def test_damaged_metadata_is_named(store: Store) -> None:
-    Path(store.meta, f"{A}.json").write_text("{")
-    with pytest.raises(ReleaseError, match=f"{A}.json is damaged"):
-        store.releases()
+def test_a_saved_unit_keeps_its_permissions(store: Store, tmp_path: Path) -> None:
+    unit = tmp_path / "server.service"
+    unit.write_text("[Service]\nEnvironment=KEY=secret\n")
+    unit.chmod(0o600)
+    store.save_unit(A, str(unit))
+    unit.write_text("[Service]\n")
+    assert store.restore_unit(A, str(unit))
+    assert unit.stat().st_mode & 0o777 == 0o600
+    assert (Path(store.meta) / f"{A}.unit" / "server.service").stat().st_mode & 0o777 == 0o600
+
+
+def test_damaged_metadata_is_named_and_does_not_keep_a_release_from_being_removed(store: Store) -> None:
+    (Path(store.meta) / f"{A}.json").write_text("{")
+    assert f"{A}.json is damaged" in store.describe(A)["damaged"]
+    store.remove(A)
+    assert A not in store.releases()
 
 
 def test_exchanging_across_file_systems_says_so(tmp_path: Path) -> None:
