@@ -24,6 +24,8 @@ ROOT = Path(__file__).resolve().parent.parent
 LOGS = ROOT / "build" / "test"
 SHOWN_LINES = 80
 PYTEST_COUNTS = re.compile(r"(\d+) (passed|failed|error|skipped)")
+MAX_SERVER_STARTS = 12  # of a real SGLang, which takes 20 s of both processors
+STARTS = Path(os.environ.get("DDTREE_CACHE", "")) / "server-starts"
 MOLECULE = ("adopt", "deploy", "faults", "refuse", "rollback")
 
 
@@ -88,6 +90,17 @@ def counts(text: str) -> tuple[int, int]:
     return found.get("passed", 0), found.get("failed", 0) + found.get("error", 0)
 
 
+def server_starts() -> tuple[int, int]:
+    """Judge how often the scenarios started a real server, as their hosts' journals counted."""
+    try:
+        starts = sum(int(line.split()[-1]) for line in STARTS.read_text(encoding="utf-8").splitlines())
+    except FileNotFoundError:
+        return 0, 0
+    within = starts <= MAX_SERVER_STARTS
+    print(f"{'ok  ' if within else 'FAIL'} server-starts: {starts} of at most {MAX_SERVER_STARTS}")
+    return int(within), int(not within)
+
+
 def main() -> int:
     if len(sys.argv) != 2 or sys.argv[1] not in TIERS:
         print(__doc__, file=sys.stderr)
@@ -95,7 +108,8 @@ def main() -> int:
     LOGS.mkdir(parents=True, exist_ok=True)
     os.environ["PYTHONDONTWRITEBYTECODE"] = "1"
     started = time.monotonic()
-    totals = [run(step) for step in TIERS[sys.argv[1]]]
+    STARTS.unlink(missing_ok=True)
+    totals = [*(run(step) for step in TIERS[sys.argv[1]]), server_starts()]
     passed, failed = (sum(column) for column in zip(*totals))
     print(f"{sys.argv[1]}: {time.monotonic() - started:.0f} s")
     print(f"{passed} passed, {failed} failed")

@@ -249,7 +249,7 @@ class Receiver:
         free = status.f_bavail * status.f_frsize
         if free < needed:
             raise TreeError(
-                f"{self.store.root} has {gib(free)} free, the release needs {gib(needed)}; free space, "
+                f"{self.store.root} has {readable_size(free)} free, the release needs {readable_size(needed)}; free space, "
                 "prune old releases, or set dest to another file system"
             )
 
@@ -551,5 +551,5 @@ def sync_filesystem(path: bytes) -> None:
         os.close(fd)
 
 
-def gib(size: int) -> str:
-    return f"{size / (1 << 30):.1f} GiB"
+def readable_size(size: int) -> str:
+    return f"{size / (1 << 30):.1f} GiB" if size >= 1 << 30 else f"{size / (1 << 20):.0f} MiB"
