@@ -16,12 +16,12 @@ requirements:
   - C(ddtree.fleet.summary) in C(callbacks_enabled)
 """
 
-import time  # noqa: E402
-from dataclasses import dataclass, field  # noqa: E402
-from typing import Any  # noqa: E402
+import time
+from dataclasses import dataclass, field
+from typing import Any
 
-from ansible.executor.task_result import CallbackTaskResult  # noqa: E402
-from ansible.plugins.callback import CallbackBase  # noqa: E402
+from ansible.executor.task_result import CallbackTaskResult
+from ansible.plugins.callback import CallbackBase
 
 COLLECTION = "ddtree.fleet."
 HEADINGS = (

@@ -55,7 +55,7 @@ def reach(request: Request) -> Dict[str, Any]:
     after = store.active() or ""
     if request.check and request.state in ("active", "inactive"):
         after = release if request.state == "active" else ""
-    result.update(active=after, way_back=_way_back(store), store=store.listing())
+    result.update(active=after, way_back=_way_back(store), store=store.listing(), lock=Lease(store.dest).holder())
     result["diff"] = {"before": {"active": before}, "after": {"active": after}}
     return result
 

@@ -129,6 +129,26 @@ removed:
   type: list
   elements: str
   returned: always
+lock:
+  description: Who holds the lease of O(dest) afterwards, empty when nobody does.
+  type: dict
+  returned: always
+  contains:
+    run:
+      description: The run that holds it.
+      type: str
+    who:
+      description: The actor of that run.
+      type: str
+    since:
+      description: When it was taken, in seconds since 1970.
+      type: float
+    until:
+      description: Until when it counts if that run dies.
+      type: float
+    boot:
+      description: The boot of the host that it was taken in.
+      type: str
 store:
   description: All that is known of the releases of O(dest).
   type: dict

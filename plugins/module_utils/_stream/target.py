@@ -416,6 +416,8 @@ class Receiver:
         started = time.monotonic()
         tag = bytecode.cache_tag(self.tree)
         release = _releases.release_id(request["digest"])
+        others = [tree for tree in reversed(self.local) if tree.release and tree.release != release]
+        compiled = [tree for tree in others if self.store.describe(tree.release).get("bytecode")]
         needed, reused = [], 0
         for entry in bytecode.modules(self.wanted):
             target = bytecode.bytecode_path(entry.path, tag)
@@ -423,7 +425,7 @@ class Receiver:
             os.makedirs(os.path.dirname(full), mode=0o755, exist_ok=True)
             if os.path.lexists(full):
                 os.unlink(full)
-            old = self._old_bytecode(entry, target, release)
+            old = self._old_bytecode(compiled, entry, target)
             if old:
                 os.link(old, full)
                 reused += 1
@@ -434,13 +436,12 @@ class Receiver:
         self.seconds["bytecode"] = time.monotonic() - started
         return {**figures, "reused": reused}
 
-    def _old_bytecode(self, entry: Entry, target: bytes, release: str) -> Optional[bytes]:
-        """Bytecode that this collection compiled from the same module at the same path, in a release other than ``release``."""
-        for tree in reversed(self.local):
-            if tree.release and tree.release != release and tree.hashes.get(entry.path) == self.hashes[entry.path]:
-                path = os.path.join(tree.root, target)
-                if self.store.describe(tree.release).get("bytecode") and os.path.isfile(path):
-                    return path
+    def _old_bytecode(self, trees: List[LocalTree], entry: Entry, target: bytes) -> Optional[bytes]:
+        """Bytecode that this collection compiled from the same module at the same path, in one of ``trees``."""
+        for tree in trees:
+            path = os.path.join(tree.root, target)
+            if tree.hashes.get(entry.path) == self.hashes[entry.path] and os.path.isfile(path):
+                return path
         return None
 
     def _publish(self, release: bytes) -> None:
