@@ -43,6 +43,6 @@ fi
 echo "setup: creating the development environment with $("$python" --version) in ${venv#"$root"/}"
 rm -rf "$venv"
 "$python" -m venv "$venv"
-"$venv/bin/python" -m pip install --quiet --disable-pip-version-check -r "$root/requirements-dev.lock"
+"$venv/bin/python" -m pip install -qq --disable-pip-version-check -r "$root/requirements-dev.lock"
 echo "$wanted" > "$stamp"
 echo "setup: $("$venv/bin/ansible" --version | head -n 1)"
