@@ -27,7 +27,7 @@ test-fast: setup ## Lint and unit tests only
 	@$(RUN) $(BIN)/python tests/run.py fast
 
 .PHONY: test-long
-test-long: input ## Everything in `test`, and what takes hours
+test-long: input ## Everything in `test`, and the benchmarks
 	@$(RUN) $(BIN)/python tests/run.py long
 
 .PHONY: bench

@@ -31,29 +31,31 @@ class Lease:
         self.dest = dest
         self.path = dest + ".lock"
 
-    def check(self, run: str, take_over: bool = False) -> None:
-        """Raise LeaseError when another run holds the lease."""
-        self._refuse(self.holder(), run, take_over)
+    def check(self, run: str, take_over: bool = False, instead_of: str = "") -> None:
+        """Raise LeaseError when another run than ``instead_of`` holds the lease."""
+        self._refuse(self.holder(), run, take_over, instead_of)
 
-    def _refuse(self, held: Dict[str, Any], run: str, take_over: bool) -> None:
-        if held and held["run"] != run and not take_over:
+    def _refuse(self, held: Dict[str, Any], run: str, take_over: bool, instead_of: str) -> None:
+        if held and held["run"] not in (run, instead_of) and not take_over:
             raise LeaseError(
                 f"{self.dest} is being deployed to by {held['who']} since {_show(held['since'])}; wait until that run ends, "
                 f"or, if it died, until {_show(held['until'])}, or take the lock over knowingly (lock_take_over)"
             )
 
-    def acquire(self, run: str, who: str, minutes: int = DEFAULT_MINUTES, take_over: bool = False) -> bool:
-        """Take or renew the lease for ``run``. Gives whether this run did not hold it before."""
+    def acquire(
+        self, run: str, who: str, minutes: int = DEFAULT_MINUTES, take_over: bool = False, instead_of: str = ""
+    ) -> bool:
+        """Take or renew the lease for ``run``, from a dead run ``instead_of`` too. Gives whether ``run`` did not hold it before."""
         with self._locked() as fd:
             held = self._read(fd)
-            self._refuse(held, run, take_over)
+            self._refuse(held, run, take_over, instead_of)
             ours = bool(held) and held["run"] == run
             now = time.time()
             lease = {
                 "run": run,
                 "who": who,
                 "since": held["since"] if ours else now,
-                "until": now + 60 * minutes,
+                "until": max(now + 60 * minutes, held["until"] if ours else 0),
                 "boot": _boot_id(),
             }
             os.ftruncate(fd, 0)

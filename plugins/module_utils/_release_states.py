@@ -12,7 +12,14 @@ from typing import Any, Callable, Dict, List, Optional
 from ansible_collections.ddtree.fleet.plugins.module_utils import _manifest
 from ansible_collections.ddtree.fleet.plugins.module_utils._index import HashIndex, index_path
 from ansible_collections.ddtree.fleet.plugins.module_utils._lease import DEFAULT_MINUTES, Lease
-from ansible_collections.ddtree.fleet.plugins.module_utils._releases import GOOD, ReleaseError, Store, write_atomically
+from ansible_collections.ddtree.fleet.plugins.module_utils._releases import (
+    GOOD,
+    NO_RELEASE,
+    ReleaseError,
+    Store,
+    now,
+    write_atomically,
+)
 from ansible_collections.ddtree.fleet.plugins.module_utils._stream.environment import outside_links
 from ansible_collections.ddtree.fleet.plugins.module_utils._tree import (
     FILE,
@@ -41,6 +48,7 @@ class Request:
     actor: str = ""
     lock_minutes: int = DEFAULT_MINUTES
     lock_take_over: bool = False
+    lock_instead_of: Optional[str] = None
 
 
 def reach(request: Request) -> Dict[str, Any]:
@@ -104,18 +112,22 @@ def _active(store: Store, request: Request, release: str) -> Dict[str, Any]:
 
 
 def _inactive(store: Store, request: Request, release: str) -> Dict[str, Any]:
-    if store.dest_kind() != "release":
-        return {}
+    changed = store.dest_kind() == "release"
+    restore = bool(request.unit and request.restore_unit and store.has_unit(NO_RELEASE, request.unit))
+    unit_changed = restore and store.would_restore_unit(NO_RELEASE, str(request.unit))
     if not request.check:
-        _save_unit(store, request)
+        if not request.restore_unit:
+            _save_unit(store, request)
         store.deactivate(request.actor)
-    return {"changed": True}
+        if restore:
+            store.restore_unit(NO_RELEASE, str(request.unit))
+    return {"changed": changed or unit_changed, "unit_changed": unit_changed, "unit_restored": restore}
 
 
 def _save_unit(store: Store, request: Request) -> None:
-    active = store.active()
-    if request.unit and active:
-        store.save_unit(active, request.unit)
+    """Keep the installed unit with the release that it serves, or as what was there before there was any release."""
+    if request.unit:
+        store.save_unit(store.active() or NO_RELEASE, request.unit)
 
 
 def _adopted(store: Store, request: Request, release: str) -> Dict[str, Any]:
@@ -141,10 +153,14 @@ def _adopted(store: Store, request: Request, release: str) -> Dict[str, Any]:
     }
     digest = tree_digest(entries, hashes)
     _refuse_links_that_would_break(store, entries)
-    adopted = store.adopt(digest, {**facts, "installed_digest": digest}, request.actor)
+    adopted = store.adoption_id(digest)
+    store.write_meta(
+        adopted, {**facts, "received_digest": digest, "installed_digest": digest, "adopted": True, "committed": now()}
+    )
     write_atomically(store.manifest_path(adopted), _manifest.render(entries, hashes, label=f"release {adopted}"))
     if request.unit:
         store.save_unit(adopted, request.unit)
+    store.adopt(adopted, request.actor)
     return {"changed": True, "release": adopted}
 
 
@@ -181,9 +197,15 @@ def _pruned(store: Store, request: Request, release: str) -> Dict[str, Any]:
 def _locked(store: Store, request: Request, release: str) -> Dict[str, Any]:
     lease = Lease(store.dest)
     if request.check:
-        lease.check(str(request.run_id), request.lock_take_over)
+        lease.check(str(request.run_id), request.lock_take_over, request.lock_instead_of or "")
     else:
-        lease.acquire(str(request.run_id), request.actor or "somebody", request.lock_minutes, request.lock_take_over)
+        lease.acquire(
+            str(request.run_id),
+            request.actor or "somebody",
+            request.lock_minutes,
+            request.lock_take_over,
+            request.lock_instead_of or "",
+        )
     return {}  # a lease is no change of the host: a run that changes nothing takes and gives it back
 
 

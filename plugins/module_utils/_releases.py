@@ -31,6 +31,7 @@ from typing import Any, Dict, List, NamedTuple, Optional
 RELEASE_ID = re.compile(r"[0-9a-f]{16}\Z")
 ID_LENGTH = 16
 GOOD = ("passed", "adopted")
+NO_RELEASE = "before"  # in place of an id: what was there before there was any release
 AT_FDCWD = -100
 RENAME_EXCHANGE = 2
 
@@ -135,7 +136,7 @@ class Store:
         verdicts = [
             event["verdict"] for event in self.history() if event.get("release") == release and event.get("verdict")
         ]
-        return str(verdicts[-1]) if verdicts else ""
+        return str(verdicts[-1]) if verdicts else "adopted" if self.describe(release).get("adopted") else ""
 
     def previous(self) -> Optional[str]:
         """The way back: the last release before the active one that served well and is still here. Never the newest by date."""
@@ -190,6 +191,8 @@ class Store:
         if self.dest_kind() == "empty":
             os.rmdir(self.dest)
         before = self.active()
+        if before and before not in {event.get("release") for event in self.history()}:
+            self.record("adopted", before, actor=actor, verdict="adopted")  # a crash came between exchange and record
         temporary = os.path.join(self.root, "next")
         remove_link(temporary)
         os.symlink(os.path.join(os.path.basename(self.root), release), temporary)
@@ -210,13 +213,19 @@ class Store:
             raise ReleaseError(f"{self.dest} is {what}, not a release; {way_out}")
         return True
 
-    def adopt(self, digest: str, facts: Dict[str, Any], actor: str = "") -> str:
-        """Make the directory at dest a release and dest a link to it, in one atomic exchange. Gives the release's id."""
+    def adoption_id(self, digest: str) -> str:
+        """The id that the directory at dest gets. A release of the same tree keeps its own: each has a unit of its own."""
         release = release_id(digest)
-        if release in self.releases():  # the same tree was deployed beside it: both stay, each with its own unit
-            release = release_id(hashlib.sha256(b"adopted " + digest.encode()).hexdigest())
+        if release in self.releases():
+            return release_id(hashlib.sha256(b"adopted " + digest.encode()).hexdigest())
+        return release
+
+    def adopt(self, release: str, actor: str = "") -> None:
+        """Make the directory at dest a release and dest a link to it, in one atomic exchange.
+
+        Its metadata, manifest and unit are written before, so that a crash leaves either a directory or a whole release.
+        """
         path = self.path(release)
-        self.write_meta(release, {**facts, "received_digest": digest, "committed": now(), "adopted": True})
         remove_link(path)
         os.symlink(os.path.join(os.path.basename(self.root), release), path)
         try:
@@ -229,7 +238,6 @@ class Store:
         sync_directory(self.root)
         sync_directory(os.path.dirname(self.dest))
         self.record("adopted", release, actor=actor, verdict="adopted")
-        return release
 
     def judge(self, release: str, verdict: str, actor: str = "") -> bool:
         """Record what a release's server gate said. Gives whether that is news."""

@@ -47,7 +47,8 @@ options:
     type: path
   restore_unit:
     description:
-      - With O(state=active), put the unit back that was saved with O(release). systemd must be reloaded when RV(unit_changed) is true.
+      - With O(state=active), put the unit back that was saved with O(release). With O(state=inactive), the one from before any release.
+      - systemd must be reloaded when RV(unit_changed) is true.
       - A release that has no saved unit leaves O(unit) as it is.
     type: bool
     default: false
@@ -67,9 +68,12 @@ options:
     type: int
     default: 60
   lock_take_over:
-    description: Take the lease from another run.
+    description: Take the lease from whatever run has it.
     type: bool
     default: false
+  lock_instead_of:
+    description: A run that is known to be dead. Its lease is taken, that of any other run is not.
+    type: str
 attributes:
   check_mode:
     support: full
@@ -120,6 +124,10 @@ way_back:
     - Empty when there is none.
   type: str
   returned: always
+unit_restored:
+  description: Whether there was a unit before any release, which O(restore_unit) put back.
+  type: bool
+  returned: with O(state=inactive)
 unit_changed:
   description: Whether the unit file was changed.
   type: bool
@@ -196,6 +204,7 @@ def main() -> None:
             "actor": {"type": "str", "default": ""},
             "lock_minutes": {"type": "int", "default": DEFAULT_MINUTES},
             "lock_take_over": {"type": "bool", "default": False},
+            "lock_instead_of": {"type": "str"},
         },
         required_if=[
             ("state", "active", ["release"]),

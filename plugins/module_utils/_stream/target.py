@@ -132,7 +132,7 @@ class Receiver:
             return {"present": False, "release": release}
         raise TreeError(
             f"release {release} in {self.store.root} was changed after it was committed: {self._drift(tree)}; "
-            "set repair: true to put the source's content back"
+            "set repair (ddtree_repair in a deployment) to put the source's content back"
         )
 
     def _drift(self, tree: LocalTree) -> str:

@@ -109,3 +109,19 @@ print(wins)
     assert [stderr for _, stderr in results] == [b"", b"", b""]
     assert sum(int(stdout) for stdout, _ in results) > 0
     assert not os.path.exists(lease.path)
+
+
+def test_the_lease_of_a_run_that_is_known_to_be_dead_is_taken_but_no_other(lease: Lease) -> None:
+    lease.acquire("dead", "ada@one")
+    assert lease.acquire("second", "bob@two", instead_of="dead")
+    with pytest.raises(LeaseError, match="bob@two"):
+        lease.acquire("third", "eve@three", instead_of="dead")
+    with pytest.raises(LeaseError, match="bob@two"):
+        lease.check("third", instead_of="dead")
+
+
+def test_renewing_never_shortens_a_lease(lease: Lease) -> None:
+    lease.acquire("run", "ada@one", minutes=90)
+    until = lease.holder()["until"]
+    assert not lease.acquire("run", "ada@one", minutes=1)
+    assert lease.holder()["until"] == until

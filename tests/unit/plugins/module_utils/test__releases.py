@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 from ansible_collections.ddtree.fleet.plugins.module_utils import _releases
-from ansible_collections.ddtree.fleet.plugins.module_utils._releases import ReleaseError, Store
+from ansible_collections.ddtree.fleet.plugins.module_utils._releases import ReleaseError, Store, exchange
 
 A, B, C = "a" * 16, "b" * 16, "c" * 16
 
@@ -150,8 +150,10 @@ def test_adopting_exchanges_dest_for_a_link_to_it(store: Store) -> None:
     live.mkdir()
     (live / "name").write_text("by hand")
     inode = live.stat().st_ino
-    release = store.adopt("d" * 64, {"files": 1})
+    release = store.adoption_id("d" * 64)
     assert release == "d" * 16
+    store.write_meta(release, {"files": 1, "adopted": True})
+    store.adopt(release)
     assert (store.active(), live.is_symlink()) == (release, True)
     assert os.stat(store.path(release)).st_ino == inode
     assert (live / "name").read_text() == "by hand"
@@ -173,7 +175,7 @@ def test_an_adoption_that_was_cut_off_is_done_by_the_next(store: Store) -> None:
     Path(store.dest, "name").write_text("by hand")
     os.symlink(f"venv.releases/{'d' * 16}", store.path("d" * 16))
     assert "d" * 16 not in store.releases()
-    assert store.adopt("d" * 64, {}) == "d" * 16
+    store.adopt(store.adoption_id("d" * 64))
     assert Path(store.dest, "name").read_text() == "by hand"
 
 
@@ -232,6 +234,17 @@ def test_a_saved_unit_keeps_its_permissions(store: Store, tmp_path: Path) -> Non
     assert store.restore_unit(A, str(unit))
     assert unit.stat().st_mode & 0o777 == 0o600
     assert (Path(store.meta) / f"{A}.unit" / "server.service").stat().st_mode & 0o777 == 0o600
+
+
+def test_an_adoption_whose_record_was_cut_off_is_still_the_way_back(store: Store) -> None:
+    Path(store.dest).mkdir()
+    Path(store.dest, "name").write_text("by hand")
+    store.write_meta("d" * 16, {"adopted": True})
+    os.symlink(f"venv.releases/{'d' * 16}", store.path("d" * 16))
+    exchange(store.dest, store.path("d" * 16))
+    assert store.verdict("d" * 16) == "adopted"
+    store.activate(A)
+    assert store.previous() == "d" * 16
 
 
 def test_damaged_metadata_is_named_and_does_not_keep_a_release_from_being_removed(store: Store) -> None:

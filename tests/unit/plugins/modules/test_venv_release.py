@@ -199,3 +199,27 @@ def test_without_a_release_it_only_lists(run_module: RunModule, dest: Path) -> N
     listed = both(run_module, dest)
     assert (listed["changed"], listed["store"]["dest_kind"], listed["active"]) == (False, "absent", "")
     assert [one["id"] for one in listed["store"]["releases"]] == [A, B, C]
+
+
+def test_a_unit_from_before_any_release_comes_back_when_the_first_one_is_withdrawn(
+    run_module: RunModule, dest: Path, tmp_path: Path
+) -> None:
+    unit = tmp_path / "by-hand.service"
+    unit.write_text("by hand")
+    both(run_module, dest, state="active", release=A, unit=str(unit))
+    unit.write_text("ours")
+    withdrawn = both(run_module, dest, state="inactive", unit=str(unit), restore_unit=True)
+    assert (withdrawn["unit_restored"], withdrawn["unit_changed"], withdrawn["active"]) == (True, True, "")
+    assert unit.read_text() == "by hand"
+    assert not os.path.lexists(dest)
+
+
+def test_withdrawing_the_first_release_of_a_host_without_a_unit_restores_none(
+    run_module: RunModule, dest: Path, tmp_path: Path
+) -> None:
+    unit = tmp_path / "none.service"
+    act(run_module, dest, state="active", release=A, unit=str(unit))
+    unit.write_text("ours")
+    withdrawn = both(run_module, dest, state="inactive", unit=str(unit), restore_unit=True)
+    assert (withdrawn["unit_restored"], withdrawn["unit_changed"]) == (False, False)
+    assert unit.read_text() == "ours"
