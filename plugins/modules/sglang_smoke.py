@@ -119,6 +119,12 @@ options:
         package.
       - Required for O(gate=server).
     type: path
+  fresh:
+    description:
+      - Whether the unit was just started, so that any restart by systemd since then is a failure.
+      - Otherwise earlier restarts do not count. A restart while the gate runs always fails it.
+    type: bool
+    default: false
   ready_timeout:
     description: Seconds until the server must be ready. Loading a large model takes 15 minutes from cold disks.
     type: int
@@ -301,6 +307,7 @@ def main() -> None:
                 "unit": {"type": "str"},
                 "url": {"type": "str"},
                 "python": {"type": "path"},
+                "fresh": {"type": "bool", "default": False},
                 "ready_timeout": {"type": "int", "default": 1800},
                 "api_key_file": {"type": "path"},
                 "prompts": {

@@ -67,6 +67,7 @@ class ServerOptions:
     min_accept_length: Optional[float]
     min_accept_rate: Optional[float]
     model_path: str
+    fresh: bool
 
 
 def run(options: ServerOptions) -> GateResult:
@@ -93,7 +94,7 @@ class _Gate:
         # The first prompt twice, to see that temperature 0 repeats itself.
         self._prompts = [options.prompts[0], *options.prompts]
         self._first = _systemd.show(options.unit)
-        self._down = self._first.down()
+        self._down = self._first.down(fresh=options.fresh)
         self._ready: Optional[float] = None
         self._waiting = ""
         self._refused = ""
@@ -166,7 +167,7 @@ class _Gate:
             self._done = True
 
     def _watch(self) -> bool:
-        self._down = _systemd.show(self._options.unit).down(self._first.invocation)
+        self._down = _systemd.show(self._options.unit).down(self._first, self._options.fresh)
         return not self._down
 
     def _look_again(self, outcome: Outcome) -> None:
