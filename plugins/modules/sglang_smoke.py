@@ -135,7 +135,10 @@ options:
       - The key is sent only once the listening process is known to be the unit's own, and never returned.
     type: path
   prompts:
-    description: Prompts to generate from. The first one is sent twice and must give the same text twice.
+    description:
+      - Prompts to generate from. The first one is sent twice at temperature 0.
+      - When it gives another text the second time, that is a remark, since the prefix cache and dynamic batching may cause it. It is a
+        failed check only when the server's C(/server_info) has C(enable_deterministic_inference=true).
     type: list
     elements: str
     default:
@@ -247,7 +250,8 @@ not_verified:
   elements: str
   sample: ["concurrent requests"]
 remarks:
-  description: Warnings of the interpreter and other things worth reading that do not fail a gate.
+  description:
+    - Warnings of the interpreter and other things worth reading that do not fail a gate, such as a prompt that gave two texts.
   returned: when the gate could run
   type: list
   elements: str

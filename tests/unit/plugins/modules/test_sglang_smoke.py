@@ -137,7 +137,8 @@ def test_no_speculation_fails_unless_it_is_to_be_absent(server: Server, smoke: R
             ["--degenerate"],
             {"generated text": "token 0 makes up 64", "chat completion": "'!' 16 times and nothing else"},
         ),
-        (["--vary"], {"same prompt twice": "' and '"}),
+        (["--vary"], {}),
+        (["--vary", "--deterministic"], {"same prompt twice": "' and '"}),
         (["--html"], {"generations answered": "reply 1, 2, 3: content type text/html", "chat completion": "text/html"}),
         (["--refuse"], {"generations answered": "reply 1, 2, 3: HTTP 400", "chat completion": "HTTP 400"}),
     ],
@@ -148,6 +149,16 @@ def test_bent_replies(server: Server, smoke: RunModule, flags: List[str], found:
     assert sorted(result) == sorted(found)
     for name, part in found.items():
         assert part in result[name]
+
+
+def test_two_texts_for_one_prompt_are_a_remark(server: Server, smoke: RunModule) -> None:
+    server.start("dflash_accepted", "--vary")
+    result = smoke()
+    assert result["rc"] == 0, result
+    (remark,) = result["remarks"]
+    assert remark.startswith("same prompt twice: expected the same text at temperature 0, found '")
+    assert remark.endswith("; only enable_deterministic_inference promises the same")
+    assert "same prompt twice" not in [check["name"] for check in result["checks"]]
 
 
 def test_a_hanging_generation_ends_in_time(server: Server, smoke: RunModule) -> None:
