@@ -11,7 +11,7 @@ import subprocess
 from typing import Any, Dict, List, Optional
 
 from ansible_collections.ddtree.fleet.plugins.module_utils import _systemd
-from ansible_collections.ddtree.fleet.plugins.module_utils._listeners import listeners
+from ansible_collections.ddtree.fleet.plugins.module_utils._listeners import obstacles
 
 ANSWER_SECONDS = 60
 GPU_FIELDS = (
@@ -88,9 +88,9 @@ def foreign_gpu_processes(own_group: str) -> List[Dict[str, Any]]:
     return found
 
 
-def port_holder(port: int, own_group: str) -> Optional[Dict[str, Any]]:
-    """Who listens on a TCP port, unless it is a process of the control group ``own_group``."""
-    for listener in listeners("127.0.0.1", port):
+def port_holder(host: str, port: int, own_group: str) -> Optional[Dict[str, Any]]:
+    """Who is in the way of a server at ``host:port``, unless it is a process of the control group ``own_group``."""
+    for listener in obstacles(host, port):
         for holder in listener.holders:
             if not (own_group and holder.inside(own_group)):
                 return {"pid": holder.pid, "command": redact(holder.command), "address": listener.address}
@@ -99,14 +99,14 @@ def port_holder(port: int, own_group: str) -> Optional[Dict[str, Any]]:
     return None
 
 
-def facts(port: int, unit: str, paths: List[str]) -> Dict[str, Any]:
-    """Everything above for one host, its unit and the paths it must have. Raises HostError or SystemdError."""
+def facts(host: str, port: int, unit: str, paths: List[str]) -> Dict[str, Any]:
+    """Everything above for one machine, its unit's address and port, and the paths it must have. Raises HostError or SystemdError."""
     state = _systemd.show(unit)
     group = state.control_group if state.main_pid else ""
     return {
         "gpus": gpus(),
         "foreign_gpu_processes": foreign_gpu_processes(group),
-        "port_holder": port_holder(port, group),
+        "port_holder": port_holder(host, port, group),
         "missing_paths": [path for path in paths if not os.path.exists(path)],
         "unit": {"loaded": state.load == "loaded", "active": state.active == "active", "invocation": state.invocation},
     }

@@ -9,7 +9,9 @@ import os
 import socket
 import struct
 from dataclasses import dataclass
-from typing import Dict, List, Set, Tuple
+from typing import Dict, List, Optional, Set, Tuple
+
+WILDCARDS = {"0.0.0.0", "::"}
 
 
 @dataclass(frozen=True)
@@ -38,11 +40,21 @@ def listeners(host: str, port: int) -> List[Listener]:
 
     A ``host`` that is no address of this machine gives an empty list, as does a port on which nobody listens.
     """
-    wanted = _addresses(host)
+    return _listening(port, _addresses(host) | WILDCARDS)
+
+
+def obstacles(host: str, port: int) -> List[Listener]:
+    """The listening TCP sockets that are in the way of one at ``host:port``; for a wildcard, all on that port."""
+    addresses = _addresses(host)
+    return _listening(port, None if addresses & WILDCARDS else addresses | WILDCARDS)
+
+
+def _listening(port: int, wanted: Optional[Set[str]]) -> List[Listener]:
+    """The listening TCP sockets on ``port`` at the addresses ``wanted``, or at any."""
     sockets: Dict[str, str] = {}
     for table, family in (("/proc/net/tcp", socket.AF_INET), ("/proc/net/tcp6", socket.AF_INET6)):
         for address, inode in _table(table, family, port):
-            if address in wanted or address in ("0.0.0.0", "::"):
+            if wanted is None or address in wanted:
                 sockets[inode] = address
     if not sockets:
         return []

@@ -9,7 +9,7 @@ import os
 import re
 import subprocess
 from dataclasses import dataclass
-from typing import List
+from typing import List, Optional
 
 PROPERTIES = (
     "LoadState,ActiveState,SubState,Result,ExecMainStatus,InvocationID,NRestarts,MainPID,ControlGroup,Environment"
@@ -37,20 +37,28 @@ class UnitState:
     control_group: str
     environment: str
 
-    def down(self, invocation: str = "") -> str:
-        """Why this unit is not up in the invocation it was first seen in; empty when it is."""
+    def down(self, first: Optional[UnitState] = None, fresh: bool = False) -> str:
+        """Why this unit is not up, or not in the invocation of its ``first`` look any more; empty when it is.
+
+        ``fresh``: it was just started, so that systemd may not have restarted it before the first look either.
+        """
         if self.load == "not-found":
             return "systemd knows no such unit"
         ended = f"exit status {self.exit_status}" if self.exit_status not in ("", "0") else ""
         details = ", ".join(part for part in (self.sub, f"result {self.result}" if self.result else "", ended) if part)
         if self.active in ("failed", "inactive", "deactivating") or self.sub.startswith("auto-restart"):
             return f"{self.active} ({details})"
-        if self.restarts > 0:
-            return f"{self.active}, but systemd has restarted it {self.restarts} times"
-        if invocation and self.invocation != invocation:
+        if fresh and self.restarts > 0:
+            return f"{self.active}, but systemd has restarted it {self.restarts} times since it was started"
+        if first is not None and self.restarts > first.restarts:
+            return (
+                f"{self.active}, but systemd restarted it while the gate ran "
+                f"(its {first.restarts} restarts became {self.restarts})"
+            )
+        if first is not None and first.invocation and self.invocation != first.invocation:
             return (
                 f"{self.active}, but it was started anew while the gate ran "
-                f"(invocation {invocation} became {self.invocation})"
+                f"(invocation {first.invocation} became {self.invocation})"
             )
         return ""
 

@@ -9,11 +9,17 @@ module: gpu_host_info
 short_description: What a GPU host has before an environment is sent to it
 version_added: 0.1.0
 description:
-  - Reads the GPUs from C(nvidia-smi), who else uses them, who listens on the service's port, and which paths are missing.
+  - Reads the GPUs from C(nvidia-smi), who else uses them, who listens on the service's address and port, and which paths are missing.
   - Changes nothing and ends no process.
 author:
   - the ddtree.fleet authors (@ddtree)
 options:
+  host:
+    description:
+      - The address that the service will listen on. Who listens on that address or on all addresses holds the port.
+      - With V(0.0.0.0) or V(::), whoever listens on the port holds it, at whatever address.
+    type: str
+    default: 127.0.0.1
   port:
     description: The TCP port of the service.
     type: int
@@ -60,7 +66,7 @@ foreign_gpu_processes:
   elements: dict
   returned: always
 port_holder:
-  description: The process that listens on the port and is not the unit's - pid, command without secrets, address.
+  description: The process that listens where the service will and is not the unit's - pid, command without secrets, address.
   type: dict
   returned: always, none when the port is free or the unit's
 missing_paths:
@@ -82,6 +88,7 @@ from ansible_collections.ddtree.fleet.plugins.module_utils._systemd import Syste
 def main() -> None:
     module = AnsibleModule(
         argument_spec={
+            "host": {"type": "str", "default": "127.0.0.1"},
             "port": {"type": "int", "required": True},
             "unit": {"type": "str", "required": True},
             "paths": {"type": "list", "elements": "path", "default": []},
@@ -89,9 +96,10 @@ def main() -> None:
         supports_check_mode=True,
     )
     try:
-        module.exit_json(changed=False, **facts(module.params["port"], module.params["unit"], module.params["paths"]))
+        found = facts(*(module.params[name] for name in ("host", "port", "unit", "paths")))
     except (HostError, SystemdError) as error:
         module.fail_json(msg=str(error))
+    module.exit_json(changed=False, **found)
 
 
 if __name__ == "__main__":

@@ -119,6 +119,12 @@ options:
         package.
       - Required for O(gate=server).
     type: path
+  fresh:
+    description:
+      - Whether the unit was just started, so that any restart by systemd since then is a failure.
+      - Otherwise earlier restarts do not count. A restart while the gate runs always fails it.
+    type: bool
+    default: false
   ready_timeout:
     description: Seconds until the server must be ready. Loading a large model takes 15 minutes from cold disks.
     type: int
@@ -129,7 +135,10 @@ options:
       - The key is sent only once the listening process is known to be the unit's own, and never returned.
     type: path
   prompts:
-    description: Prompts to generate from. The first one is sent twice and must give the same text twice.
+    description:
+      - Prompts to generate from. The first one is sent twice at temperature 0.
+      - When it gives another text the second time, that is a remark, since the prefix cache and dynamic batching may cause it. It is a
+        failed check only when the server's C(/server_info) has C(enable_deterministic_inference=true).
     type: list
     elements: str
     default:
@@ -241,7 +250,8 @@ not_verified:
   elements: str
   sample: ["concurrent requests"]
 remarks:
-  description: Warnings of the interpreter and other things worth reading that do not fail a gate.
+  description:
+    - Warnings of the interpreter and other things worth reading that do not fail a gate, such as a prompt that gave two texts.
   returned: when the gate could run
   type: list
   elements: str
@@ -301,6 +311,7 @@ def main() -> None:
                 "unit": {"type": "str"},
                 "url": {"type": "str"},
                 "python": {"type": "path"},
+                "fresh": {"type": "bool", "default": False},
                 "ready_timeout": {"type": "int", "default": 1800},
                 "api_key_file": {"type": "path"},
                 "prompts": {

@@ -43,6 +43,7 @@ class Replay:
 
     def server_info(self) -> Any:
         info = self.recorded("server_info.json")
+        info["enable_deterministic_inference"] = self.options.deterministic
         if self.options.api_key:
             for part in (info, *info["internal_states"]):
                 part["api_key"] = self.options.api_key
@@ -173,6 +174,7 @@ def parsed(arguments: Optional[List[str]] = None) -> argparse.Namespace:
     parser.add_argument("--refuse", action="store_true", help="generations answer 400")
     parser.add_argument("--degenerate", action="store_true", help="generations are one token over and over")
     parser.add_argument("--vary", action="store_true", help="the same prompt never gives the same text")
+    parser.add_argument("--deterministic", action="store_true", help="server_info promises deterministic inference")
     parser.add_argument("--speculate-first", type=int, metavar="N", help="only the first N generations speculate")
     parser.add_argument("--new-names", action="store_true", help="counters have the names of 0.5.23")
     parser.add_argument("--reasoning", action="store_true", help="chat text comes as reasoning_content")

@@ -127,7 +127,10 @@ def answer_checks(replies: Sequence[Reply], asked: int) -> List[Check]:
 
 
 def repetition_check(generations: Sequence[Generation]) -> List[Check]:
-    """The first prompt was sent twice with temperature 0: the same text comes twice."""
+    """The first prompt was sent twice with temperature 0: the same text comes twice.
+
+    Only deterministic inference promises that. Without it, the prefix cache and the batch decide which kernels run.
+    """
     pair = [made for made in generations if made.number in (0, 1)]
     if len(pair) < 2:
         return []

@@ -67,6 +67,7 @@ class ServerOptions:
     min_accept_length: Optional[float]
     min_accept_rate: Optional[float]
     model_path: str
+    fresh: bool
 
 
 def run(options: ServerOptions) -> GateResult:
@@ -93,7 +94,7 @@ class _Gate:
         # The first prompt twice, to see that temperature 0 repeats itself.
         self._prompts = [options.prompts[0], *options.prompts]
         self._first = _systemd.show(options.unit)
-        self._down = self._first.down()
+        self._down = self._first.down(fresh=options.fresh)
         self._ready: Optional[float] = None
         self._waiting = ""
         self._refused = ""
@@ -166,7 +167,7 @@ class _Gate:
             self._done = True
 
     def _watch(self) -> bool:
-        self._down = _systemd.show(self._options.unit).down(self._first.invocation)
+        self._down = _systemd.show(self._options.unit).down(self._first, self._options.fresh)
         return not self._down
 
     def _look_again(self, outcome: Outcome) -> None:
@@ -247,7 +248,7 @@ class _Gate:
             for found in [replies.generation(reply)]
             if found is not None
         ]
-        checks += replies.repetition_check(made)
+        self._judge_repetition(made)
         if made:
             checks += replies.speculation_checks(
                 made, options.speculation, options.min_accept_length, options.min_accept_rate
@@ -258,6 +259,18 @@ class _Gate:
                 self._judge_info(reply)
             elif reply.kind == "chat":
                 checks.append(replies.chat_check(reply))
+
+    def _judge_repetition(self, made: List[replies.Generation]) -> None:
+        """A difference is a failure only where the server promises that there is none."""
+        infos = [reply.json for reply in self._replies if reply.kind == "server_info" and isinstance(reply.json, dict)]
+        promised = any(info.get("enable_deterministic_inference") is True for info in infos)
+        for check in replies.repetition_check(made):
+            if check.passed or promised:
+                self._result.checks.append(check)
+            else:
+                self._result.remarks.append(
+                    f"{check.sentence()}; only enable_deterministic_inference promises the same"
+                )
 
     def _judge_info(self, reply: replies.Reply) -> None:
         info = reply.json if isinstance(reply.json, dict) else None

@@ -99,6 +99,7 @@ def _server_gate(parameters: Dict[str, Any], secrets: List[str]) -> GateResult:
             min_accept_length=parameters["min_accept_length"],
             min_accept_rate=parameters["min_accept_rate"],
             model_path=parameters["model_path"] or "",
+            fresh=bool(parameters["fresh"]),
         )
     )
 

@@ -113,13 +113,33 @@ def test_who_holds_a_port() -> None:
     with socket.socket() as listener:
         listener.bind(("127.0.0.1", 0))
         port = listener.getsockname()[1]
-        assert _gpu_host.port_holder(port, "") is None
+        assert _gpu_host.port_holder("127.0.0.1", port, "") is None
         listener.listen()
-        holder = _gpu_host.port_holder(port, "")
+        holder = _gpu_host.port_holder("127.0.0.1", port, "")
         assert holder is not None
         assert holder["pid"] == os.getpid()
         assert holder["address"] == "127.0.0.1"
-    assert _gpu_host.port_holder(port, "") is None
+    assert _gpu_host.port_holder("127.0.0.1", port, "") is None
+
+
+@pytest.mark.parametrize(
+    ("bound", "host", "held"),
+    [
+        ("127.0.0.2", "127.0.0.2", True),
+        ("127.0.0.2", "127.0.0.1", False),
+        ("127.0.0.2", "0.0.0.0", True),
+        ("127.0.0.2", "::", True),
+        ("0.0.0.0", "127.0.0.2", True),
+        ("0.0.0.0", "0.0.0.0", True),
+        ("127.0.0.1", "localhost", True),
+        ("127.0.0.1", "no such host", False),
+    ],
+)
+def test_who_is_in_the_way_of_an_address(bound: str, host: str, held: bool) -> None:
+    with socket.create_server((bound, 0)) as listener:
+        holder = _gpu_host.port_holder(host, listener.getsockname()[1], "")
+    assert (holder is not None) is held
+    assert holder is None or (holder["pid"], holder["address"]) == (os.getpid(), bound)
 
 
 @pytest.mark.parametrize(

@@ -34,14 +34,21 @@ def state(**changes: Any) -> UnitState:
         ),
         ({"active": "activating", "sub": "auto-restart"}, "activating (auto-restart, result success)"),
         ({"active": "activating", "sub": "auto-restart-queued"}, "activating (auto-restart-queued, result success)"),
-        ({"restarts": 2}, "active, but systemd has restarted it 2 times"),
+        ({"restarts": 4}, "active, but systemd restarted it while the gate ran (its 3 restarts became 4)"),
+        ({"restarts": 3}, ""),
         ({"invocation": "b"}, "was started anew while the gate ran (invocation a became b)"),
     ],
 )
 def test_what_counts_as_down(changes: Any, reason: str) -> None:
-    found = state(**changes).down("a")
+    found = state(**{"restarts": 3, **changes}).down(state(restarts=3))
     assert reason in found
     assert bool(found) == bool(reason)
+
+
+def test_restarts_of_last_week_count_only_for_a_fresh_unit() -> None:
+    assert state(restarts=2).down() == ""
+    assert state(restarts=2).down(fresh=True) == "active, but systemd has restarted it 2 times since it was started"
+    assert state().down(state(), fresh=True) == ""
 
 
 @pytest.fixture(name="systemd")

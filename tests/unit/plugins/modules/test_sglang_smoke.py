@@ -137,7 +137,8 @@ def test_no_speculation_fails_unless_it_is_to_be_absent(server: Server, smoke: R
             ["--degenerate"],
             {"generated text": "token 0 makes up 64", "chat completion": "'!' 16 times and nothing else"},
         ),
-        (["--vary"], {"same prompt twice": "' and '"}),
+        (["--vary"], {}),
+        (["--vary", "--deterministic"], {"same prompt twice": "' and '"}),
         (["--html"], {"generations answered": "reply 1, 2, 3: content type text/html", "chat completion": "text/html"}),
         (["--refuse"], {"generations answered": "reply 1, 2, 3: HTTP 400", "chat completion": "HTTP 400"}),
     ],
@@ -148,6 +149,16 @@ def test_bent_replies(server: Server, smoke: RunModule, flags: List[str], found:
     assert sorted(result) == sorted(found)
     for name, part in found.items():
         assert part in result[name]
+
+
+def test_two_texts_for_one_prompt_are_a_remark(server: Server, smoke: RunModule) -> None:
+    server.start("dflash_accepted", "--vary")
+    result = smoke()
+    assert result["rc"] == 0, result
+    (remark,) = result["remarks"]
+    assert remark.startswith("same prompt twice: expected the same text at temperature 0, found '")
+    assert remark.endswith("; only enable_deterministic_inference promises the same")
+    assert "same prompt twice" not in [check["name"] for check in result["checks"]]
 
 
 def test_a_hanging_generation_ends_in_time(server: Server, smoke: RunModule) -> None:
@@ -187,19 +198,37 @@ def test_a_server_that_dies_ends_the_gate_at_once_with_its_last_words(
     assert "as asked" in result["journal"][-1]
 
 
-def test_a_restart_while_waiting_ends_the_gate(server: Server, smoke: RunModule) -> None:
-    server.start("dflash_accepted", "--delay-ready", "100")
-    timer = threading.Timer(1.0, server.describe, kwargs={"invocation": "2222"})
+@pytest.mark.parametrize(
+    ("later", "found"),
+    [
+        ({"restarts": "3", "invocation": "2222"}, "was started anew while the gate ran (invocation 1111 became 2222)"),
+        ({"restarts": "4", "invocation": "2222"}, "systemd restarted it while the gate ran (its 3 restarts became 4)"),
+    ],
+)
+def test_a_restart_while_waiting_ends_the_gate(
+    server: Server, smoke: RunModule, later: Dict[str, str], found: str
+) -> None:
+    server.start("dflash_accepted", "--delay-ready", "100", restarts="3")
+    timer = threading.Timer(1.0, server.describe, kwargs=later)
     timer.start()
+    started = time.monotonic()
     result = smoke(ready_timeout=60)
     timer.join()
-    assert "was started anew while the gate ran (invocation 1111 became 2222)" in failed(result)["unit sglang.service"]
+    assert time.monotonic() - started < 10
+    assert found in failed(result)["unit sglang.service"]
+
+
+def test_a_server_that_was_restarted_last_week_passes_unless_it_is_to_be_fresh(
+    server: Server, smoke: RunModule
+) -> None:
+    server.start("dflash_accepted", restarts="3")
+    assert failed(smoke()) == {}
+    assert "systemd has restarted it 3 times since it was started" in failed(smoke(fresh=True))["unit sglang.service"]
 
 
 @pytest.mark.parametrize(
     ("unit", "found"),
     [
-        ({"restarts": "3"}, "systemd has restarted it 3 times"),
         ({"active": "activating", "sub": "auto-restart"}, "activating (auto-restart"),
         ({"load": "not-found", "active": "inactive", "sub": "dead"}, "systemd knows no such unit"),
         ({"active": "inactive", "sub": "dead"}, "inactive (dead"),
