@@ -47,6 +47,10 @@ class EndpointError(Exception):
     """A host that no data leg can be opened to, for a reason that stands before any connection; the message names it."""
 
 
+class UnknownHostError(EndpointError):
+    """A host that the inventory lacks: the request is wrong, not the host."""
+
+
 @dataclass(frozen=True)
 class Endpoint:
     """One program on one host, ready to be started.
@@ -70,7 +74,7 @@ def resolve(
     """How to run ``command`` on ``host``; raises EndpointError when the inventory lacks it or its connection cannot carry data."""
     hostvars = task_vars["hostvars"]
     if host not in hostvars:
-        raise EndpointError(f"{host} is not in the inventory; name a host of it as source, or add {host} to it")
+        raise UnknownHostError(f"{host} is not in the inventory; name a host of it as source, or add {host} to it")
     variables = hostvars[host]
     context = _context(play_context, host, variables, task_vars)
     kind = str(variables.get("ansible_connection") or task.connection or C.DEFAULT_TRANSPORT)
