@@ -115,7 +115,7 @@ class ActionModule(ActionBase):
     def _refuse_overlap(request: Request, source: Endpoint, targets: dict[str, Endpoint]) -> None:
         """On the source itself, a release may not land on or in what is read, nor the other way round."""
         for name, target in targets.items():
-            same = name == request.source or target.argv == source.argv
+            same = name == request.source or target.connection == source.connection
             if same and (
                 f"{request.dest}/".startswith(f"{request.src}/") or f"{request.src}/".startswith(f"{request.dest}/")
             ):

@@ -55,7 +55,7 @@ class UnknownHostError(EndpointError):
 class Endpoint:
     """One program on one host, ready to be started.
 
-    ``argv`` starts it from the control node. ``success`` is what privilege escalation prints before the program runs, and
+    ``argv`` starts it from the control node, and its last word is all that runs on the host. ``success`` is what privilege escalation prints before the program runs, and
     ``prompt`` what it prints when it wants ``become_password``; both are empty without escalation. ``timeout`` in seconds.
     """
 
@@ -66,6 +66,11 @@ class Endpoint:
     prompt: str = ""
     become_password: str = ""
     login_password: str = ""
+
+    @property
+    def connection(self) -> tuple[str, ...]:
+        """How the host is reached: the same for two names of one machine, whatever runs there, as whom and with which marker."""
+        return tuple(self.argv[:-1])
 
 
 def resolve(

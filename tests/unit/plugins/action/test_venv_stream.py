@@ -91,3 +91,14 @@ def test_a_source_that_no_stream_reaches_and_an_unknown_name_fail_the_task(
     assert found["failed"] is True
     assert message in found["msg"]
     assert not (tmp_path / "venv.releases").exists()
+
+
+@pytest.mark.parametrize("become", [{}, {"ansible_become": True, "ansible_become_user": "nobody"}])
+def test_another_name_of_the_source_may_not_get_a_release_in_what_is_read(
+    tmp_path: Path, become: Dict[str, Any]
+) -> None:
+    hosts = {"one": {**LOCAL, **become}, "alias": {**LOCAL, **become}}
+    found = stream(tmp_path, hosts, source="one", targets=["alias"], dest=str(tmp_path / "src" / "venv"))
+    assert found["failed"] is True
+    assert f"alias is the source, and dest {tmp_path}/src/venv overlaps src {tmp_path}/src" in found["msg"]
+    assert sorted(path.name for path in (tmp_path / "src").iterdir()) == ["file"]
