@@ -15,9 +15,15 @@ from typing import Any, Optional
 from ansible.plugins.action import ActionBase
 from ansible.utils.display import Display
 from ansible_collections.ddtree.fleet.plugins.plugin_utils._bundle import BOOTSTRAP
-from ansible_collections.ddtree.fleet.plugins.plugin_utils._endpoint import Endpoint, EndpointError, python_of, resolve
+from ansible_collections.ddtree.fleet.plugins.plugin_utils._endpoint import (
+    Endpoint,
+    EndpointError,
+    UnknownHostError,
+    python_of,
+    resolve,
+)
 from ansible_collections.ddtree.fleet.plugins.plugin_utils._leg import LegError
-from ansible_collections.ddtree.fleet.plugins.plugin_utils._relay import Relay, Request, Target
+from ansible_collections.ddtree.fleet.plugins.plugin_utils._relay import Relay, Request, Target, Verdict
 
 ARGUMENTS: dict[str, dict[str, Any]] = {
     "source": {"type": "str"},
@@ -51,12 +57,14 @@ class ActionModule(ActionBase):
         try:
             request = self._request(args, source)
             endpoint = self._endpoint(source, variables)
-            targets = [Target(self._endpoint(name, variables), python_of(name, variables)) for name in names]
-            self._refuse_overlap(request, endpoint, names, variables)
+            endpoints, refused = self._endpoints(names, variables)
+            self._refuse_overlap(request, endpoint, endpoints)
+            targets = [Target(there, python_of(name, variables)) for name, there in endpoints.items()]
             tree = Relay(request, display.display).run(endpoint, python_of(source, variables), targets)
         except (EndpointError, LegError) as error:
             return {"failed": True, "changed": False, "msg": str(error)}
-        verdicts = {target.verdict.host: dataclasses.asdict(target.verdict) for target in targets}
+        known = {**refused, **{target.verdict.host: target.verdict for target in targets}}
+        verdicts = {name: dataclasses.asdict(known[name]) for name in names}
         result = {
             "changed": any(verdict["changed"] and not verdict["failed"] for verdict in verdicts.values()),
             "digest": tree["digest"],
@@ -91,10 +99,23 @@ class ActionModule(ActionBase):
         command = [*python_of(host, variables).split(), "-c", BOOTSTRAP]
         return resolve(host, command, self._task, self._play_context, variables)
 
-    def _refuse_overlap(self, request: Request, source: Endpoint, names: list[str], variables: dict[str, Any]) -> None:
-        """On the source itself, a release may not land on or in what is read, nor the other way round."""
+    def _endpoints(self, names: list[str], variables: dict[str, Any]) -> tuple[dict[str, Endpoint], dict[str, Verdict]]:
+        """Where to send, and the verdicts of those hosts that no data leg can be opened to."""
+        endpoints, refused = {}, {}
         for name in names:
-            same = name == request.source or self._endpoint(name, variables).argv == source.argv
+            try:
+                endpoints[name] = self._endpoint(name, variables)
+            except UnknownHostError:
+                raise
+            except EndpointError as error:
+                refused[name] = Verdict(name, failed=True, msg=str(error))
+        return endpoints, refused
+
+    @staticmethod
+    def _refuse_overlap(request: Request, source: Endpoint, targets: dict[str, Endpoint]) -> None:
+        """On the source itself, a release may not land on or in what is read, nor the other way round."""
+        for name, target in targets.items():
+            same = name == request.source or target.connection == source.connection
             if same and (
                 f"{request.dest}/".startswith(f"{request.src}/") or f"{request.src}/".startswith(f"{request.dest}/")
             ):

@@ -11,14 +11,16 @@ version_added: 0.1.0
 author: the ddtree.fleet authors (@ddtree)
 description:
   - Prints a table of the hosts that an environment was streamed to - release, what was sent, gates, accept length, tokens per second.
-  - Hosts that failed or were unreachable come first, with the reason. Prints nothing for playbooks that stream nothing.
+  - Hosts that failed or were unreachable come first, with the reason. A failure that was rescued does not count.
+  - Prints nothing for playbooks that stream nothing, unless a host failed in one that runs other tasks of this collection.
 requirements:
   - C(ddtree.fleet.summary) in C(callbacks_enabled)
 """
 
+import copy
 import time
-from dataclasses import dataclass, field
-from typing import Any
+from dataclasses import dataclass, field, replace
+from typing import Any, Optional
 
 from ansible.executor.task_result import CallbackTaskResult
 from ansible.plugins.callback import CallbackBase
@@ -52,9 +54,23 @@ class HostSummary:
     tokens_per_second: str = ""
     changed: bool = False
     reason: str = ""
+    failed: bool = False
+    before: Optional[HostSummary] = None
+
+    def fail(self, reason: str) -> None:
+        """Remember the last reason, and what was there before the first one: what follows may be the way back."""
+        self.before = self.before or copy.deepcopy(self)
+        self.reason = reason
+
+    def final(self, failed: bool) -> HostSummary:
+        """What counts at the end of the run; failures that were rescued do not."""
+        if not failed:
+            return replace(self, reason="")
+        reason = self.reason or "no reason was given"
+        return replace(self.before or self, failed=True, reason=reason, ended=self.ended)
 
     def row(self) -> tuple[str, ...]:
-        result = "FAILED" if self.reason else "changed" if self.changed else "unchanged"
+        result = "FAILED" if self.failed else "changed" if self.changed else "unchanged"
         seconds = f"{self.ended - self.started:.0f}"
         figures = (self.files, self.mebibytes, ", ".join(self.gates), self.accept_length, self.tokens_per_second)
         return (self.name, result, self.release, *figures, seconds)
@@ -72,16 +88,16 @@ class CallbackModule(CallbackBase):
         super().__init__()
         self._hosts: dict[str, HostSummary] = {}
         self._streamed = False
+        self._ours = False
 
     def v2_runner_on_ok(self, result: CallbackTaskResult) -> None:
         host, found = self._seen(result), result.result
-        if host.reason:
-            return  # what ran after a failure was the way back
-        host.changed = host.changed or bool(found.get("changed"))
         action = result.task.action.removeprefix(COLLECTION)
         if action == "venv_stream":
             self._stream(found)
-        elif action in ("patch_assert", "manifest_sha256"):
+            return
+        host.changed = host.changed or bool(found.get("changed"))
+        if action in ("patch_assert", "manifest_sha256"):
             self._gate(host, {"patch_assert": "patches", "manifest_sha256": "manifest"}[action])
         elif action == "sglang_smoke":
             self._gate(host, found.get("gate", ""))
@@ -92,26 +108,29 @@ class CallbackModule(CallbackBase):
     def v2_runner_on_failed(self, result: CallbackTaskResult, ignore_errors: bool = False) -> None:
         host = self._seen(result)
         if not ignore_errors:
-            host.reason = str(result.result.get("msg", "no reason was given"))
+            host.fail(str(result.result.get("msg", "")))
 
     def v2_runner_on_unreachable(self, result: CallbackTaskResult) -> None:
-        self._seen(result).reason = f"unreachable: {result.result.get('msg', '')}"
+        self._seen(result).fail(f"unreachable: {result.result.get('msg', '')}")
 
     def v2_playbook_on_stats(self, stats: Any) -> None:
-        if not self._hosts or not (self._streamed or any(host.reason for host in self._hosts.values())):
+        failed = {name for name, count in [*stats.failures.items(), *stats.dark.items()] if count}
+        hosts = [host.final(host.name in failed) for host in self._hosts.values()]
+        if not self._streamed and not (self._ours and any(host.failed for host in hosts)):
             return
-        hosts = sorted(self._hosts.values(), key=lambda host: (not host.reason, host.name))
+        hosts.sort(key=lambda host: (not host.failed, host.name))
         rows = [HEADINGS, *(host.row() for host in hosts)]
         widths = [max(len(row[column]) for row in rows) for column in range(len(HEADINGS))]
         self._display.banner("DDTREE FLEET")
         for row in rows:
             self._display.display("  ".join(cell.ljust(width) for cell, width in zip(row, widths)).rstrip())
         for host in hosts:
-            if host.reason:
+            if host.failed:
                 self._display.display(f"\n{host.name}:\n  " + "\n  ".join(host.reason.strip().splitlines()))
 
     def _seen(self, result: CallbackTaskResult) -> HostSummary:
         name = result.host.get_name()
+        self._ours = self._ours or result.task.action.startswith(COLLECTION)
         host = self._hosts.setdefault(name, HostSummary(name, time.monotonic()))
         host.ended = time.monotonic()
         return host
@@ -120,6 +139,7 @@ class CallbackModule(CallbackBase):
         self._streamed = True
         for name, verdict in found.get("targets", {}).items():
             host = self._hosts.setdefault(name, HostSummary(name, time.monotonic()))
+            host.changed = host.changed or (bool(verdict.get("changed")) and not verdict.get("failed"))
             host.release = verdict.get("release", "")
             host.files = f"{verdict.get('files_sent', 0):,}"
             host.mebibytes = f"{verdict.get('bytes_sent', 0) / (1 << 20):,.1f}"

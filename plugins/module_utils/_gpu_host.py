@@ -6,12 +6,12 @@
 from __future__ import annotations
 
 import os
-import re
 import subprocess
 from typing import Any, Dict, List, Optional
 
 from ansible_collections.ddtree.fleet.plugins.module_utils import _systemd
-from ansible_collections.ddtree.fleet.plugins.module_utils._listeners import obstacles
+from ansible_collections.ddtree.fleet.plugins.module_utils._listeners import COMMAND_LIMIT, READ_LIMIT, obstacles
+from ansible_collections.ddtree.fleet.plugins.module_utils._secrets import Redactor
 
 ANSWER_SECONDS = 60
 GPU_FIELDS = (
@@ -29,7 +29,7 @@ APP_FIELDS = (
     "used_gpu_memory",
     "process_name",
 )  # the name last: it may hold commas, which nvidia-smi does not quote
-SECRET_ARGUMENT = re.compile(r"(--(?:[a-z]+-)*(?:key|token|password|secret)(?:-[a-z]+)*[= ])\S+")
+REDACTOR = Redactor()
 
 
 class HostError(Exception):
@@ -81,7 +81,7 @@ def foreign_gpu_processes(own_group: str) -> List[Dict[str, Any]]:
             found.append(
                 {
                     "pid": pid,
-                    "command": _command(pid) or row["process_name"],
+                    "command": _command(pid) or REDACTOR.bounded(row["process_name"], COMMAND_LIMIT),
                     "memory_mib": _number(row["used_gpu_memory"]),
                 }
             )
@@ -93,7 +93,7 @@ def port_holder(host: str, port: int, own_group: str) -> Optional[Dict[str, Any]
     for listener in obstacles(host, port):
         for holder in listener.holders:
             if not (own_group and holder.inside(own_group)):
-                return {"pid": holder.pid, "command": redact(holder.command), "address": listener.address}
+                return {"pid": holder.pid, "command": holder.named(REDACTOR), "address": listener.address}
         if not listener.holders:
             return {"pid": 0, "command": "a process that this user may not see", "address": listener.address}
     return None
@@ -112,11 +112,6 @@ def facts(host: str, port: int, unit: str, paths: List[str]) -> Dict[str, Any]:
     }
 
 
-def redact(command: str) -> str:
-    """A command line without the values of options that sound like secrets."""
-    return SECRET_ARGUMENT.sub(r"\1***", command)
-
-
 def _number(text: str) -> int:
     return int(text) if text.isdigit() else 0
 
@@ -132,6 +127,7 @@ def _in_group(pid: int, group: str) -> bool:
 def _command(pid: int) -> str:
     try:
         with open(f"/proc/{pid}/cmdline", "rb") as file:
-            return redact(file.read(4096).replace(b"\0", b" ").decode("utf-8", "replace").strip())[:200]
+            words = file.read(READ_LIMIT).replace(b"\0", b" ").decode("utf-8", "replace").strip()
     except OSError:
         return ""
+    return REDACTOR.bounded(words, COMMAND_LIMIT)

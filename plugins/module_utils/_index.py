@@ -74,7 +74,10 @@ class HashIndex:
 
     def _write(self) -> None:
         directory = os.path.dirname(self.path)
-        os.makedirs(directory, mode=0o700, exist_ok=True)
+        if not os.path.isdir(directory):
+            os.makedirs(directory, exist_ok=True)
+            # Caches of services, which may run as other users, lie in it too. The index files themselves are 0600.
+            os.chmod(directory, 0o755)
         fd, temporary = tempfile.mkstemp(dir=directory, prefix=b".index-")
         try:
             with open(fd, "w", encoding="ascii") as file:

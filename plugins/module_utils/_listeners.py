@@ -11,16 +11,23 @@ import struct
 from dataclasses import dataclass
 from typing import Dict, List, Optional, Set, Tuple
 
+from ansible_collections.ddtree.fleet.plugins.module_utils._secrets import Redactor
+
+COMMAND_LIMIT = 200
+READ_LIMIT = 128 << 10
 WILDCARDS = {"0.0.0.0", "::"}
 
 
 @dataclass(frozen=True)
 class Holder:
-    """A process that holds a listening socket."""
+    """A process that holds a listening socket. ``command`` may hold secrets and be long: return what ``named`` gives."""
 
     pid: int
     command: str
     control_groups: Tuple[str, ...]
+
+    def named(self, redactor: Redactor) -> str:
+        return redactor.bounded(self.command, COMMAND_LIMIT)
 
     def inside(self, control_group: str) -> bool:
         # Seen from within a container the kernel's path may carry the container's own prefix.
@@ -111,12 +118,12 @@ def _holding(inodes: Set[str]) -> Dict[str, List[int]]:
 def _holder(pid: int) -> Holder:
     command = _read(f"/proc/{pid}/cmdline").replace("\0", " ").strip() or _read(f"/proc/{pid}/comm").strip()
     groups = tuple(line.split(":", 2)[2] for line in _read(f"/proc/{pid}/cgroup").splitlines() if line.count(":") >= 2)
-    return Holder(pid, command if len(command) <= 200 else command[:199] + "…", groups)
+    return Holder(pid, command, groups)
 
 
 def _read(path: str) -> str:
     try:
         with open(path, "rb") as stream:
-            return stream.read(4096).decode("utf-8", "replace")
+            return stream.read(READ_LIMIT).decode("utf-8", "replace")
     except OSError:
         return ""

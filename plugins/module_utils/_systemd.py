@@ -11,10 +11,13 @@ import subprocess
 from dataclasses import dataclass
 from typing import List, Optional
 
+from ansible_collections.ddtree.fleet.plugins.module_utils._secrets import Redactor
+
 PROPERTIES = (
     "LoadState,ActiveState,SubState,Result,ExecMainStatus,InvocationID,NRestarts,MainPID,ControlGroup,Environment"
 )
 ANSWER_SECONDS = 30
+LINE_LIMIT = 400
 
 
 class SystemdError(Exception):
@@ -108,14 +111,14 @@ def show(unit: str) -> UnitState:
     )
 
 
-def journal(unit: str, invocation: str, lines: int = 20) -> List[str]:
-    """The last lines of one invocation, each bounded; not redacted. A journal that cannot be read is said in a line."""
+def journal(unit: str, invocation: str, redactor: Redactor, lines: int = 20) -> List[str]:
+    """The last lines of one invocation, redacted and bounded. A journal that cannot be read is said in a line."""
     selection = f"_SYSTEMD_INVOCATION_ID={invocation}" if invocation else f"--unit={unit}"
     try:
         output = _output(["journalctl", selection, "--output=cat", f"--lines={lines}", "--no-pager", "--quiet"])
     except SystemdError as error:
         return [f"(journal not readable: {error})"]
-    return [line[:400] for line in output.splitlines()][-lines:]
+    return [redactor.bounded(line, LINE_LIMIT) for line in output.splitlines()[-lines:]]
 
 
 def environment_value(state: UnitState, name: str) -> str:

@@ -37,7 +37,8 @@ options:
   targets:
     description:
       - The inventory hosts to bring it to. Use it with C(run_once) to read the source once for all of them.
-      - With this option the task does not fail for single targets. Look at RV(targets) in the next task of each host.
+      - With this option the task does not fail for single targets, be it that they fail on the way or that their connection cannot carry
+        a stream. Look at RV(targets) in the next task of each host. A name that the inventory lacks fails the task.
       - Not given, the host of the task, and then the task fails when that host does.
     type: list
     elements: str

@@ -47,11 +47,15 @@ class EndpointError(Exception):
     """A host that no data leg can be opened to, for a reason that stands before any connection; the message names it."""
 
 
+class UnknownHostError(EndpointError):
+    """A host that the inventory lacks: the request is wrong, not the host."""
+
+
 @dataclass(frozen=True)
 class Endpoint:
     """One program on one host, ready to be started.
 
-    ``argv`` starts it from the control node. ``success`` is what privilege escalation prints before the program runs, and
+    ``argv`` starts it from the control node, and its last word is all that runs on the host. ``success`` is what privilege escalation prints before the program runs, and
     ``prompt`` what it prints when it wants ``become_password``; both are empty without escalation. ``timeout`` in seconds.
     """
 
@@ -63,6 +67,11 @@ class Endpoint:
     become_password: str = ""
     login_password: str = ""
 
+    @property
+    def connection(self) -> tuple[str, ...]:
+        """How the host is reached: the same for two names of one machine, whatever runs there, as whom and with which marker."""
+        return tuple(self.argv[:-1])
+
 
 def resolve(
     host: str, command: Sequence[str], task: Task, play_context: PlayContext, task_vars: Mapping[str, Any]
@@ -70,7 +79,7 @@ def resolve(
     """How to run ``command`` on ``host``; raises EndpointError when the inventory lacks it or its connection cannot carry data."""
     hostvars = task_vars["hostvars"]
     if host not in hostvars:
-        raise EndpointError(f"{host} is not in the inventory; name a host of it as source, or add {host} to it")
+        raise UnknownHostError(f"{host} is not in the inventory; name a host of it as source, or add {host} to it")
     variables = hostvars[host]
     context = _context(play_context, host, variables, task_vars)
     kind = str(variables.get("ansible_connection") or task.connection or C.DEFAULT_TRANSPORT)

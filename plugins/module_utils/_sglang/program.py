@@ -22,6 +22,7 @@ from dataclasses import dataclass
 from types import ModuleType
 from typing import IO, Any, Callable, Dict, Iterator, List, Optional, cast
 
+from ansible_collections.ddtree.fleet.plugins.module_utils._secrets import Redactor
 from ansible_collections.ddtree.fleet.plugins.module_utils._sglang.gate import GateError
 
 # The empty first entry of sys.path that -c brings would import from the current directory.
@@ -76,7 +77,8 @@ class _Tail:
 
     def lines(self, count: int = 80) -> List[str]:
         self._thread.join(timeout=2)
-        return [line[:400] for line in self._kept.decode("utf-8", "replace").splitlines() if line.strip()][-count:]
+        lines = [line for line in self._kept.decode("utf-8", "replace").splitlines() if line.strip()]
+        return [Redactor().bounded(line, 400) for line in lines[-count:]]
 
 
 def run_program(

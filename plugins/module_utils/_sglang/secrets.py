@@ -1,31 +1,16 @@
 # Copyright (c) 2026, the ddtree.fleet authors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""The API key: read from its file on the host, and kept out of everything that leaves it.
-
-SGLang prints its key in clear in /server_info and in its start-up log: whatever is returned passes the Redactor.
-"""
+"""The API key, read from its file on the host; whatever is returned passes the Redactor."""
 
 from __future__ import annotations
 
 import json
 import re
-from typing import Any, Iterable, Set
-from urllib.parse import quote
 
 from ansible_collections.ddtree.fleet.plugins.module_utils._sglang.gate import GateError
 
-REDACTED = "REDACTED"
 _YAML_LINE = re.compile(r"""^\s*["']?api[-_]key["']?\s*:\s+(?P<value>.*?)\s*$""")
-_SECRET_FIELD = re.compile(r"(^|_)(api_key|password|secret)$")
-_IN_TEXT = (
-    re.compile(
-        r"""(?P<before>["']?\b(?:admin[-_])?api[-_]key["']?\s*[=:]\s*)"""
-        r"""(?!None\b|null\b)(?:'[^']*'|"[^"]*"|[^\s,)}'"]+)"""
-    ),
-    re.compile(r"""(?P<before>--(?:admin-)?api-key\s+)\S+"""),
-    re.compile(r"""(?P<before>\bBearer\s+)[^\s'",]+"""),
-)
 
 
 def read_api_key(path: str) -> str:
@@ -61,36 +46,3 @@ def _yaml_scalar(text: str) -> str:
         except ValueError:
             return text
     return re.split(r"\s#", text, maxsplit=1)[0].strip()
-
-
-class Redactor:
-    """Replaces known secrets by value (also as JSON, repr and URLs spell them) and secret fields by name."""
-
-    def __init__(self, secrets: Iterable[str] = ()) -> None:
-        spellings: Set[str] = set()
-        for secret in secrets:
-            if secret:
-                spellings |= {secret, json.dumps(secret)[1:-1], repr(secret)[1:-1], quote(secret, safe="")}
-        self._spellings = sorted(spellings, key=len, reverse=True)
-
-    def clean(self, value: Any) -> Any:
-        """``value`` (made of what JSON knows) without secrets."""
-        if isinstance(value, str):
-            return self.text(value)
-        if isinstance(value, dict):
-            return {self.clean(key): self._field(key, item) for key, item in value.items()}
-        if isinstance(value, (list, tuple)):
-            return [self.clean(item) for item in value]
-        return value
-
-    def text(self, text: str) -> str:
-        for spelling in self._spellings:
-            text = text.replace(spelling, REDACTED)
-        for pattern in _IN_TEXT:
-            text = pattern.sub(rf"\g<before>{REDACTED}", text)
-        return text
-
-    def _field(self, key: Any, item: Any) -> Any:
-        if isinstance(key, str) and _SECRET_FIELD.search(key) and isinstance(item, str) and item:
-            return REDACTED
-        return self.clean(item)

@@ -17,6 +17,7 @@ from urllib.parse import urlsplit
 
 from ansible_collections.ddtree.fleet.plugins.module_utils import _listeners as listeners
 from ansible_collections.ddtree.fleet.plugins.module_utils import _systemd
+from ansible_collections.ddtree.fleet.plugins.module_utils._secrets import Redactor
 from ansible_collections.ddtree.fleet.plugins.module_utils._sglang import replies, server_client
 from ansible_collections.ddtree.fleet.plugins.module_utils._sglang.gate import GateError, GateResult
 from ansible_collections.ddtree.fleet.plugins.module_utils._sglang.program import (
@@ -90,6 +91,7 @@ class _Gate:
     def __init__(self, options: ServerOptions, port: int) -> None:
         self._options = options
         self._port = port
+        self._redactor = Redactor([options.api_key])
         self._result = GateResult(subject=f"{options.unit} at {options.url}")
         # The first prompt twice, to see that temperature 0 repeats itself.
         self._prompts = [options.prompts[0], *options.prompts]
@@ -182,9 +184,9 @@ class _Gate:
         if not self._down:
             self._result.checks.append(Check(f"unit {self._options.unit}", True, expected, "active"))
             return
-        self._result.journal = _systemd.journal(self._options.unit, self._first.invocation)
+        self._result.journal = self._journal()
         holders = self._foreign_holders()
-        hint = f"port {self._port} is held by {_named(holders)}" if holders else ""
+        hint = f"port {self._port} is held by {self._named(holders)}" if holders else ""
         self._result.checks.append(Check(f"unit {self._options.unit}", False, expected, self._down, hint))
 
     def _judge_ready(self, outcome: Optional[Outcome]) -> None:
@@ -193,11 +195,11 @@ class _Gate:
             self._result.figures["ready_seconds"] = self._ready
             self._result.checks.append(Check("ready", True, expected, f"after {self._ready} s"))
             return
-        self._result.journal = _systemd.journal(self._options.unit, self._first.invocation)
+        self._result.journal = self._journal()
         found, hint = self._refused or self._waiting or "no answer", ""
         holders = self._foreign_holders()
         if holders:
-            hint = f"port {self._port} is held by {_named(holders)}, which is not of {self._options.unit}"
+            hint = f"port {self._port} is held by {self._named(holders)}, which is not of {self._options.unit}"
         elif outcome is not None and outcome.returncode != 0 and not outcome.timed_out:
             found = f"the HTTP client of {self._options.python}: {outcome.ending()}"
             hint = " | ".join(outcome.output[-5:])
@@ -213,7 +215,7 @@ class _Gate:
             return True
         foreign = self._foreign_holders()
         expected = f"a process of {self._options.unit}"
-        held = _named(foreign or [holder for listener in found for holder in listener.holders])
+        held = self._named(foreign or [holder for listener in found for holder in listener.holders])
         hint = "that process answers instead of the server; stop it, or set another port" if foreign else ""
         self._result.checks.append(Check(f"listening on port {self._port}", not foreign, expected, held, hint))
         return not foreign
@@ -226,6 +228,12 @@ class _Gate:
             if not group or not any(holder.inside(group) for holder in listener.holders):
                 found += listener.holders
         return found
+
+    def _named(self, holders: List[listeners.Holder]) -> str:
+        return ", ".join(f"pid {holder.pid} ({holder.named(self._redactor)})" for holder in holders)
+
+    def _journal(self) -> List[str]:
+        return _systemd.journal(self._options.unit, self._first.invocation, self._redactor)
 
     def _judge_simulation(self) -> None:
         value = _systemd.environment_value(_systemd.show(self._options.unit), SIMULATED)
@@ -308,10 +316,6 @@ class _Gate:
         if info.get("enable_nccl_nvls"):
             missing.append("NVLS used: the accepted flag does not prove it")
         missing += ["concurrent requests", "speed against a baseline"]
-
-
-def _named(holders: List[listeners.Holder]) -> str:
-    return ", ".join(f"pid {holder.pid} ({holder.command})" for holder in holders)
 
 
 def _checked_port(url: str) -> int:

@@ -136,13 +136,13 @@ class _Client:
                     if time.monotonic() - started > limit:
                         raise self._errors(f"the reply was not complete after {limit:.0f} s")
         except self._hopeless as error:
-            reply["error"], reply["hopeless"] = _reason(error), True
+            reply["error"], reply["hopeless"] = self._reason(error), True
         except self._errors as error:
-            reply["error"] = _reason(error)
+            reply["error"] = self._reason(error)
         else:
             reply["status"] = response.status_code
             reply["content_type"] = response.headers.get("Content-Type", "")
-            reply["excerpt"] = content[:EXCERPT].decode("utf-8", "replace")
+            reply["excerpt"] = self._without_key(content.decode("utf-8", "replace"))[:EXCERPT]
             try:
                 reply["json"] = json.loads(content) if "json" in reply["content_type"] else None
             except ValueError:
@@ -150,12 +150,20 @@ class _Client:
         reply["seconds"] = round(time.monotonic() - started, 4)
         return reply
 
+    def _reason(self, error: Exception) -> str:
+        text = self._without_key(str(error))
+        if "Read timed out" in text or "ReadTimeout" in type(error).__name__:
+            return f"no answer in time ({text[-120:]})"
+        for known in (
+            "Connection refused",
+            "Connection reset by peer",
+            "Remote end closed connection without response",
+        ):
+            if known in text:
+                return known
+        return f"{type(error).__name__}: {text[:EXCERPT]}"
 
-def _reason(error: Exception) -> str:
-    text = str(error)
-    if "Read timed out" in text or "ReadTimeout" in type(error).__name__:
-        return f"no answer in time ({text[-120:]})"
-    for known in ("Connection refused", "Connection reset by peer", "Remote end closed connection without response"):
-        if known in text:
-            return known
-    return f"{type(error).__name__}: {text[:EXCERPT]}"
+    def _without_key(self, text: str) -> str:
+        """Done here already, since half a key at the end of an excerpt is not recognised later."""
+        key = self._request["api_key"]
+        return text.replace(key, "REDACTED") if key else text

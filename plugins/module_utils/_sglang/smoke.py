@@ -9,9 +9,10 @@ import os
 from typing import Any, Dict, List
 
 from ansible.module_utils.basic import AnsibleModule
+from ansible_collections.ddtree.fleet.plugins.module_utils._secrets import Redactor
 from ansible_collections.ddtree.fleet.plugins.module_utils._sglang import environment, server
 from ansible_collections.ddtree.fleet.plugins.module_utils._sglang.gate import GateError, GateResult, failure_message
-from ansible_collections.ddtree.fleet.plugins.module_utils._sglang.secrets import Redactor, read_api_key
+from ansible_collections.ddtree.fleet.plugins.module_utils._sglang.secrets import read_api_key
 from ansible_collections.ddtree.fleet.plugins.module_utils._verdict import failures
 
 

@@ -41,7 +41,19 @@ def remember(tmp_path: Path, root: Path) -> None:
 def test_an_unchanged_file_is_known_in_the_next_run(tmp_path: Path, root: Path) -> None:
     remember(tmp_path, root)
     assert fresh(tmp_path).lookup(look(root)) == HASH
-    assert (tmp_path / "cache").stat().st_mode & 0o777 == 0o700
+
+
+def test_others_reach_the_caches_beside_the_index_but_not_the_index(tmp_path: Path, root: Path) -> None:
+    before = os.umask(0o077)
+    try:
+        remember(tmp_path, root)
+    finally:
+        os.umask(before)
+    assert (tmp_path / "cache").stat().st_mode & 0o777 == 0o755
+    assert (tmp_path / "cache" / "index.json").stat().st_mode & 0o777 == 0o600
+    (tmp_path / "cache").chmod(0o711)
+    remember(tmp_path, root)
+    assert (tmp_path / "cache").stat().st_mode & 0o777 == 0o711
 
 
 def test_a_file_hashed_right_after_it_was_written_is_not_trusted(tmp_path: Path, root: Path) -> None:

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 from ansible_collections.ddtree.fleet.plugins.module_utils import _systemd
+from ansible_collections.ddtree.fleet.plugins.module_utils._secrets import Redactor
 from ansible_collections.ddtree.fleet.plugins.module_utils._systemd import SystemdError, UnitState
 
 FAKES = Path(__file__).resolve().parents[4] / "tests" / "replay" / "fake_systemd"
@@ -76,7 +77,9 @@ def test_a_missing_systemctl_is_one_clear_error(monkeypatch: pytest.MonkeyPatch,
     monkeypatch.setenv("PATH", str(tmp_path))
     with pytest.raises(SystemdError, match="systemctl cannot be run .*needs a host that systemd runs"):
         _systemd.show("x.service")
-    assert _systemd.journal("x.service", "a")[0].startswith("(journal not readable: journalctl cannot be run")
+    assert _systemd.journal("x.service", "a", Redactor())[0].startswith(
+        "(journal not readable: journalctl cannot be run"
+    )
 
 
 def test_a_systemctl_that_hangs_is_one_clear_error(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -90,10 +93,15 @@ def test_a_systemctl_that_hangs_is_one_clear_error(monkeypatch: pytest.MonkeyPat
 
 def test_journal_lines_are_bounded(systemd: Path) -> None:
     (systemd / "journal").write_text("".join(f"line {number} {'x' * 1000}\n" for number in range(30)))
-    lines = _systemd.journal("x.service", "a")
+    lines = _systemd.journal("x.service", "a", Redactor())
     assert len(lines) == 20
     assert lines[-1].startswith("line 29")
     assert max(map(len, lines)) == 400
+
+
+def test_a_key_at_the_end_of_what_a_journal_line_may_have_is_hidden(systemd: Path) -> None:
+    (systemd / "journal").write_text("".join(f"{'x' * (375 + number)} CANARY-KEY\n" for number in range(20)))
+    assert "CANARY" not in "".join(_systemd.journal("x.service", "a", Redactor(["CANARY-KEY"])))
 
 
 @pytest.mark.parametrize(

@@ -276,6 +276,13 @@ def test_a_key_in_an_error_body_is_redacted(server: Server, smoke: RunModule, tm
     assert "(the key is REDACTED)" in failed(smoke(api_key_file=str(tmp_path / "key")))["generations answered"]
 
 
+def test_a_key_on_the_edge_of_what_is_shown_is_redacted(server: Server, smoke: RunModule, tmp_path: Path) -> None:
+    key = KEY * 40
+    server.start("dflash_accepted", "--api-key", key, "--refuse")
+    (tmp_path / "key").write_text(key)
+    assert "CANARY" not in json.dumps(smoke(api_key_file=str(tmp_path / "key")))
+
+
 def test_a_key_is_in_no_command_line_environment_or_file(server: Server, smoke: RunModule, tmp_path: Path) -> None:
     (tmp_path / "key").write_text(KEY)
     # The server under test reads its key from its own command line, so it is started without one here.

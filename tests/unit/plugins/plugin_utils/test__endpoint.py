@@ -62,6 +62,13 @@ all:
     itself:
       ansible_become: true
       ansible_become_user: deploy
+    gpu-2-again:
+      ansible_host: 10.0.0.2
+      ansible_port: 2202
+      ansible_user: admin
+      ansible_ssh_private_key_file: /keys/two
+      ansible_become: true
+      ansible_timeout: 77
     by_name:
       ansible_connection: ansible.builtin.ssh
 """
@@ -196,6 +203,15 @@ def test_escalation_is_the_hosts_own(resolved: Resolve) -> None:
     assert endpoint.prompt in endpoint.argv[-1]
     none = resolved("gpu-1", on="gpu-2")
     assert (none.success, none.prompt, none.become_password, "sudo" in none.argv[-1]) == ("", "", "", False)
+
+
+def test_two_names_of_one_machine_have_one_connection(resolved: Resolve) -> None:
+    one, same, other = (resolved(host, become=True) for host in ("gpu-2", "gpu-2-again", "plain"))
+    assert one.argv != same.argv
+    assert one.connection == same.connection
+    assert one.connection[-1] == "10.0.0.2"
+    assert other.connection != one.connection
+    assert resolved("local", become=True, become_user="sglang").connection == resolved("local", ["true"]).connection
 
 
 def test_escalation_of_the_task_counts_for_all(resolved: Resolve) -> None:

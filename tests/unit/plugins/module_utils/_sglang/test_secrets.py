@@ -3,14 +3,11 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
 from __future__ import annotations
 
-import json
 from pathlib import Path
 
 import pytest
 from ansible_collections.ddtree.fleet.plugins.module_utils._sglang.gate import GateError
-from ansible_collections.ddtree.fleet.plugins.module_utils._sglang.secrets import Redactor, read_api_key
-
-RECORDED = Path(__file__).resolve().parents[5] / "tests" / "recorded"
+from ansible_collections.ddtree.fleet.plugins.module_utils._sglang.secrets import read_api_key
 
 
 @pytest.mark.parametrize(
@@ -50,44 +47,3 @@ def test_a_bad_key_file_is_one_clear_error_without_its_content(tmp_path: Path, c
     assert message in str(raised.value)
     assert str(path) in str(raised.value)
     assert "SECRET" not in str(raised.value)
-
-
-def test_nothing_of_the_key_is_left_in_server_info() -> None:
-    info = json.loads((RECORDED / "dflash_accepted" / "server_info.json").read_text())
-    assert "SECRET123" in json.dumps(info)
-    cleaned = Redactor().clean(info)
-    assert "SECRET123" not in json.dumps(cleaned)
-    assert cleaned["api_key"] == "REDACTED"
-    assert cleaned["internal_states"][0]["api_key"] == "REDACTED"
-    assert cleaned["admin_api_key"] is None
-    assert cleaned["speculative_algorithm"] == "DFLASH"
-
-
-@pytest.mark.parametrize(
-    "text",
-    [
-        "ServerArgs(api_key='K\"1', port=1)",
-        'ServerArgs(api_key="K\\"1", port=1)',
-        '{"error": "K\\"1 is wrong"}',
-        "Authorization: Bearer K%221",
-        "GET /x?key=K%221",
-    ],
-)
-def test_a_known_key_is_found_in_every_spelling(text: str) -> None:
-    cleaned = Redactor(['K"1']).text(text)
-    assert "REDACTED" in cleaned
-    assert "1" not in cleaned.replace("port=1", "")
-
-
-@pytest.mark.parametrize(
-    ("text", "cleaned"),
-    [
-        ("ServerArgs(api_key='abc', admin_api_key=None)", "ServerArgs(api_key=REDACTED, admin_api_key=None)"),
-        ("launch --api-key abc --port 1", "launch --api-key REDACTED --port 1"),
-        ('{"api-key": "abc", "a": 1}', '{"api-key": REDACTED, "a": 1}'),
-        ("sent 'Bearer abc'", "sent 'Bearer REDACTED'"),
-        ("tokens: 8, key frames: 9", "tokens: 8, key frames: 9"),
-    ],
-)
-def test_an_unknown_key_is_found_by_its_place(text: str, cleaned: str) -> None:
-    assert Redactor().text(text) == cleaned
