@@ -55,8 +55,9 @@ class UnknownHostError(EndpointError):
 class Endpoint:
     """One program on one host, ready to be started.
 
-    ``argv`` starts it from the control node, and its last word is all that runs on the host. ``success`` is what privilege escalation prints before the program runs, and
-    ``prompt`` what it prints when it wants ``become_password``; both are empty without escalation. ``timeout`` in seconds.
+    ``argv`` starts it from the control node, and its last word is all that runs on the host. ``success`` is what privilege
+    escalation prints before the program runs, and ``prompt`` what it prints when it wants ``become_password``; both are empty
+    without escalation. ``timeout`` in seconds.
     """
 
     host: str
