@@ -219,7 +219,7 @@ def test_drift_is_named_and_refused_and_repair_heals_it(place: Tuple[Path, Path]
     assert "was changed after it was committed" in str(caught.value)
     assert "changed lib/a" in str(caught.value)
     assert "extra lib/new" in str(caught.value)
-    assert "repair: true" in str(caught.value)
+    assert "set repair (ddtree_repair in a deployment)" in str(caught.value)
     assert (there / "lib" / "a").read_text() == "patched in place\n"
     healed = copy_in_a_hurry(src, dest, repair=True)
     assert len(healed["need"]["want"]) == 1
