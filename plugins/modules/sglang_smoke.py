@@ -175,6 +175,7 @@ options:
       - Expectations on the server's C(/server_info), evaluated on the control node, where jmespath must be installed.
       - Each is a dictionary with C(query), a JMESPath expression, and one or more of C(equals), C(min), C(max) and
         C(matches), a regular expression that is searched for. C(name) names the check.
+      - With O(gate=environment) they are only looked at for mistakes, so that these are found before anything live changes.
     type: list
     elements: dict
     default: []

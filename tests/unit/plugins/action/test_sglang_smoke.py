@@ -94,7 +94,7 @@ def test_expectations_join_the_verdict_and_server_info_stays_out(tmp_path: Path,
             {"ansible.builtin.assert": {"that": [copied[3:-3]]}, "ignore_errors": False},
             {"ddtree.fleet.sglang_smoke": {**server, "expect": fails}},
             {"ddtree.fleet.sglang_smoke": {**server, "expect": malformed}},
-            {"ddtree.fleet.sglang_smoke": {"gate": "environment", "dest": "/nowhere", "expect": holds}},
+            {"ddtree.fleet.sglang_smoke": {"gate": "environment", "dest": "/nowhere", "expect": [{"query": "a["}]}},
             {"ddtree.fleet.sglang_smoke": {**server, "unit": "gone", "expect": holds, "url": "nonsense"}},
             {"ddtree.fleet.sglang_smoke": {**server, "expect": holds}, "check_mode": True},
         ],
@@ -107,6 +107,6 @@ def test_expectations_join_the_verdict_and_server_info_stays_out(tmp_path: Path,
     assert f"server gate failed for sglang.service at http://127.0.0.1:{port}: 1 of 12 checks" in said
     assert "- speculative_algorithm: expected 'DDTREE', found 'DFLASH'" in said
     assert "expect[2].query 'internal_states[' is no JMESPath expression: wrong at position 16" in said
-    assert "expect needs gate=server: only a server has a server_info" in said
+    assert "expect[0] says nothing to compare with" in said
     assert "url 'nonsense' is not of the form http://HOST:PORT" in said
     assert "Traceback" not in said
