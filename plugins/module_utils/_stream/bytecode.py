@@ -14,7 +14,7 @@ import json
 import os
 import subprocess
 import threading
-from typing import Callable, Dict, List, TextIO, Tuple, cast
+from typing import Callable, Dict, Iterator, List, TextIO, Tuple, cast
 
 from ansible_collections.ddtree.fleet.plugins.module_utils._stream.environment import ask_python
 from ansible_collections.ddtree.fleet.plugins.module_utils._tree import FILE, IGNORED_NAME, Entry, TreeError
@@ -82,7 +82,7 @@ def compile_modules(
 def _feed(
     root: bytes,
     dest: bytes,
-    queue: object,
+    queue: Iterator[bytes],
     lock: threading.Lock,
     tag: str,
     done: List[Tuple[int, int]],
@@ -95,7 +95,7 @@ def _feed(
         stdin, stdout = cast(TextIO, worker.stdin), cast(TextIO, worker.stdout)
         while True:
             with lock:
-                path = next(queue, None)  # type: ignore[call-overload]
+                path = next(queue, None)
             if path is None:
                 break
             names = [os.path.join(root, path), os.path.join(dest, path), os.path.join(root, bytecode_path(path, tag))]
