@@ -15,8 +15,6 @@ from ansible_collections.ddtree.fleet.plugins.module_utils._stream import source
 from ansible_collections.ddtree.fleet.plugins.module_utils._stream.wire import Channel, PeerError
 from ansible_collections.ddtree.fleet.plugins.module_utils._tree import TreeError, show
 
-BUFFER = 1 << 20
-
 
 def main(stdin: BinaryIO, stdout: BinaryIO) -> None:
     """Serve one relay. What goes wrong is one ``error`` message to it, for people; the exit status says nothing."""
