@@ -9,9 +9,11 @@ import dataclasses
 import getpass
 import os
 import platform
+import re
 import uuid
 from typing import Any, Optional
 
+from ansible.module_utils.common.text.formatters import human_to_bytes
 from ansible.plugins.action import ActionBase
 from ansible.utils.display import Display
 from ansible_collections.ddtree.fleet.plugins.plugin_utils._bundle import BOOTSTRAP
@@ -31,13 +33,26 @@ ARGUMENTS: dict[str, dict[str, Any]] = {
     "dest": {"type": "path", "required": True},
     "targets": {"type": "list", "elements": "str"},
     "exclude": {"type": "list", "elements": "str", "default": []},
+    "seeds": {"type": "list", "elements": "path", "default": []},
     "verify": {"type": "str", "choices": ["index", "full"], "default": "index"},
+    "link": {"type": "str", "choices": ["auto", "never"], "default": "auto"},
+    "compress": {"type": "str", "choices": ["auto", "zstd", "none"], "default": "auto"},
+    "path": {"type": "str", "choices": ["auto", "relay", "direct"], "default": "auto"},
+    "direct_ports": {"type": "str", "default": "0-0"},
+    "direct_addresses": {"type": "dict", "default": {}},
+    "streams": {"type": "int", "default": 0},
+    "rate_limit": {"type": "str", "default": "0"},
+    "interpreter": {"type": "str", "choices": ["check", "ship"], "default": "check"},
+    "special_modes": {"type": "str", "choices": ["drop", "keep"], "default": "drop"},
     "repair": {"type": "bool", "default": False},
     "bytecode": {"type": "bool", "default": True},
     "timeout": {"type": "int", "default": 180},
     "run_id": {"type": "str"},
     "lock_take_over": {"type": "bool", "default": False},
 }
+PORTS = re.compile(r"(\d{1,5})-(\d{1,5})")
+LEAST_RATE = 64 << 10
+MOST_STREAMS = 16
 
 display = Display()
 
@@ -71,6 +86,16 @@ class ActionModule(ActionBase):
             "tree": {**tree, "source": source},
             "targets": verdicts,
         }
+        notices = [notice for verdict in known.values() for notice in verdict.notices]
+        if tree["special"] and not request.special:
+            notices.append(
+                f"{source}: {len(tree['special'])} files have set-user-ID, set-group-ID or sticky bits, which are dropped, first "
+                f"{tree['special'][0]}; set special_modes: keep to carry them"
+            )
+        if notices:
+            result["warnings"] = notices
+        if self._task.diff:
+            result["diff"] = [difference(verdict) for verdict in known.values() if verdict.changes]
         if not args["targets"]:
             result.update({key: value for key, value in verdicts[this_host].items() if key != "changed"})
         return result
@@ -80,6 +105,11 @@ class ActionModule(ActionBase):
         for name, path in (("src", src), ("dest", dest)):
             if not os.path.isabs(path) or path == "/":
                 raise EndpointError(f"{name} must be an absolute path of a directory of its own, not {path}")
+        for seed in args["seeds"]:
+            if not os.path.isabs(seed):
+                raise EndpointError(f"seeds must be absolute paths of directories on the targets, not {seed}")
+        if not 0 <= args["streams"] <= MOST_STREAMS:
+            raise EndpointError(f"streams must be 0 (as many as the processors can use) to {MOST_STREAMS}, not {args['streams']}")
         return Request(
             src=src,
             dest=dest,
@@ -93,6 +123,17 @@ class ActionModule(ActionBase):
             who=f"{getpass.getuser()}@{platform.node()}",
             take_over=args["lock_take_over"],
             idle=float(args["timeout"]),
+            seeds=args["seeds"],
+            link=args["link"] == "auto",
+            compress=args["compress"],
+            path=args["path"],
+            ports=port_range(args["direct_ports"]),
+            streams=args["streams"],
+            addresses=args["direct_addresses"],
+            rate=bytes_per_second(args["rate_limit"]),
+            ship=args["interpreter"] == "ship",
+            special=args["special_modes"] == "keep",
+            changes=bool(self._task.diff),
         )
 
     def _endpoint(self, host: str, variables: dict[str, Any]) -> Endpoint:
@@ -123,3 +164,39 @@ class ActionModule(ActionBase):
                     f"{name} is the source, and dest {request.dest} overlaps src {request.src}; "
                     "take the source out of the targets or name another dest"
                 )
+
+
+def port_range(text: str) -> tuple[int, int]:
+    """The two ends of a range such as 40000-40100; raises EndpointError for anything else."""
+    found = PORTS.fullmatch(text.strip())
+    low, high = (int(found[1]), int(found[2])) if found else (1, 0)
+    if not low <= high <= 65535 or (low == 0) != (high == 0):
+        raise EndpointError(f"direct_ports must be a range of ports such as 40000-40100, or 0-0 for any, not {text}")
+    return low, high
+
+
+def bytes_per_second(text: str) -> int:
+    """A rate such as 50M in bytes per second, 0 for none; raises EndpointError for what is none or would take for ever."""
+    try:
+        rate = human_to_bytes(text)
+    except ValueError:
+        rate = -1
+    if rate and rate < LEAST_RATE:
+        raise EndpointError(f"rate_limit must be bytes per second such as 50M (MiB), at least 64K, or 0 for no limit, not {text}")
+    return rate
+
+
+def difference(verdict: Verdict) -> dict[str, str]:
+    """What a target's new release adds, changes and removes, as a diff that Ansible prints."""
+    changes = verdict.changes
+    lines = []
+    for kind, sign in (("added", "+"), ("changed", "~"), ("removed", "-")):
+        for path in changes[kind]:
+            size = changes["sizes"].get(path)
+            lines.append(f"{sign} {path}" + (f" ({size:,} bytes)" if size is not None and kind != "removed" else ""))
+        more = changes["counts"][kind] - len(changes[kind])
+        if more:
+            lines.append(f"{sign} and {more:,} more {kind}")
+    before = changes["against"] or "nothing"
+    header = f"{verdict.host}: release {verdict.release} against {before}; {verdict.files_sent:,} files, {verdict.bytes_sent:,} bytes sent"
+    return {"prepared": "\n".join([header, *lines]) + "\n"}

@@ -20,7 +20,7 @@ import re
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Dict, Iterable, List, NamedTuple, Optional, Sequence, Set
 
-from ansible_collections.ddtree.fleet.plugins.module_utils._tree import READ_SIZE, show
+from ansible_collections.ddtree.fleet.plugins.module_utils._tree import show
 
 NAMES_SHOWN = 200
 # Where a package says its own version, the generated file before those that may import from it.
@@ -223,10 +223,10 @@ def _state(site: str, path: str, recorded: str) -> str:
         return "modified" if expected and not os.path.isfile(full) else "unknown"
     digest = hashlib.new(algorithm)
     with open(full, "rb", buffering=0) as file:
-        data = start = file.read(READ_SIZE)
+        data = start = file.read(1 << 20)
         while data:
             digest.update(data)
-            data = file.read(READ_SIZE)
+            data = file.read(1 << 20)
     if base64.urlsafe_b64encode(digest.digest()).rstrip(b"=") == expected.rstrip("=").encode():
         return "equal"
     if path.startswith("../") and start.startswith(b"#!"):

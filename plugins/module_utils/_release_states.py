@@ -191,6 +191,8 @@ def _pruned(store: Store, request: Request, release: str) -> Dict[str, Any]:
     if not request.check:
         for name in doomed:
             store.remove(name, request.actor)
+        for name in store.unused_interpreters():
+            store.interpreters().remove(name, request.actor)
     return {"changed": bool(doomed), "removed": doomed}
 
 

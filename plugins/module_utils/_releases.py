@@ -11,6 +11,7 @@ The store of ``/root/venv`` is ``/root/venv.releases``::
     meta/<id>.unit/   the unit files it served with, saved when another release took over
     history.jsonl     one event a line, fsynced: what became active when, and what its server gate said
     staging/          what is being received
+    interpreters/     base interpreters that were shipped with releases, each under the id of its own tree
 
 ``dest`` is a symbolic link to the active release. A directory at ``dest`` is one that was never deployed; it can be adopted.
 """
@@ -47,14 +48,19 @@ def release_id(digest: str) -> str:
 class Store:
     """The releases of one dest (an absolute path). Creates nothing until something is written."""
 
-    def __init__(self, dest: str) -> None:
+    def __init__(self, dest: str, root: str = "") -> None:
         if not os.path.isabs(dest) or os.path.normpath(dest) in ("/", "//"):
             raise ReleaseError(f"dest must be an absolute path of a directory of its own, not {dest!r}")
         self.dest = os.path.normpath(dest)
-        self.root = self.dest + ".releases"
+        self.root = root or self.dest + ".releases"
         self.meta = os.path.join(self.root, "meta")
         self.staging = os.path.join(self.root, "staging")
         self.history_path = os.path.join(self.root, "history.jsonl")
+
+    def interpreters(self) -> Store:
+        """The store of shipped interpreters, none of which is ever active."""
+        root = os.path.join(self.root, "interpreters")
+        return Store(os.path.join(root, "active"), root)
 
     def path(self, release: str) -> str:
         return os.path.join(self.root, release)
@@ -275,6 +281,11 @@ class Store:
         for name in (release + ".json", release + ".sha256"):
             remove_link(os.path.join(self.meta, name))
         shutil.rmtree(os.path.join(self.meta, release + ".unit"), ignore_errors=True)
+
+    def unused_interpreters(self) -> List[str]:
+        """Ids of the shipped interpreters that no release uses."""
+        used = {self.describe(name).get("interpreter") for name in self.releases()}
+        return [name for name in self.interpreters().releases() if name not in used]
 
     def prunable(self, keep: int) -> List[str]:
         """What pruning removes: all but the newest ``keep``, the active one and the way back."""

@@ -10,18 +10,22 @@ change what an environment is). Everything is in bytes, since file names are.
 
 from __future__ import annotations
 
+import contextlib
 import fnmatch
 import hashlib
 import os
 import re
 import stat
 import threading
-from typing import Callable, Dict, Iterable, Iterator, List, NamedTuple, Optional, Sequence
+from typing import Any, Callable, Dict, Iterable, Iterator, List, NamedTuple, Optional, Sequence
 
 IGNORED_NAME = b"__pycache__"
-READ_SIZE = 1 << 20
+HASH_SIZE = 256 << 10  # one read; small enough to stay in a processor's cache
 
 FILE, DIRECTORY, LINK = "f", "d", "l"
+SPECIAL_BITS = stat.S_ISUID | stat.S_ISGID | stat.S_ISVTX
+
+_buffers = threading.local()
 
 
 class TreeError(Exception):
@@ -71,9 +75,11 @@ def compile_exclude(patterns: Sequence[str]) -> Optional[re.Pattern[bytes]]:
     return re.compile("|".join(f"(?:{part})" for part in parts).encode(), re.DOTALL)
 
 
-def scan(root: bytes, exclude: Sequence[str] = ()) -> List[Entry]:
+def scan(root: bytes, exclude: Sequence[str] = (), special: Optional[Dict[bytes, int]] = None, strict: bool = True) -> List[Entry]:
     """All entries below ``root``, sorted by path, so that a directory comes before what is in it.
 
+    ``special`` is filled with the modes of files that have set-user-ID, set-group-ID or sticky bits. Unless ``strict``, what
+    cannot be read or carried is passed over.
     Raises TreeError for what no environment can be made of: device nodes, sockets, FIFOs, unreadable directories.
     """
     excluded = compile_exclude(exclude)
@@ -89,11 +95,18 @@ def scan(root: bytes, exclude: Sequence[str] = ()) -> List[Entry]:
                     path = os.path.join(directory, item.name)
                     if excluded and excluded.match(path):
                         continue
-                    entry = _entry(path, item.path, item.stat(follow_symlinks=False))
+                    st = item.stat(follow_symlinks=False)
+                    if not strict and not (stat.S_ISREG(st.st_mode) or stat.S_ISDIR(st.st_mode)):
+                        continue
+                    entry = _entry(path, item.path, st)
                     entries.append(entry)
+                    if st.st_mode & SPECIAL_BITS and entry.kind == FILE and special is not None:
+                        special[path] = stat.S_IMODE(st.st_mode)
                     if entry.kind == DIRECTORY:
                         pending.append(path)
         except OSError as error:
+            if not strict:
+                continue
             place = os.fsencode(error.filename) if error.filename else os.path.join(root, directory)
             raise TreeError(f"{show(place)}: {error.strerror}") from error
     entries.sort()
@@ -112,40 +125,51 @@ def _entry(path: bytes, full: bytes, st: os.stat_result) -> Entry:
     return Entry(path, kind, mode, size, target, st.st_mtime_ns, st.st_ctime_ns, st.st_ino, st.st_nlink)
 
 
-def read_file(root: bytes, entry: Entry) -> Iterator[bytes]:
-    """The content of a file in pieces; raises TreeError when it is no longer the file that was scanned, before or after."""
+@contextlib.contextmanager
+def open_scanned(root: bytes, entry: Entry) -> Iterator[int]:
+    """A descriptor of a scanned file; raises TreeError when it is no longer the file that was scanned, before or after."""
     full = os.path.join(root, entry.path)
     try:
         fd = os.open(full, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
     except OSError as error:
         raise TreeError(f"{show(full)}: {error.strerror}") from error
-    with open(fd, "rb", buffering=0) as file:
+    try:
         _check_unchanged(full, entry, os.fstat(fd))
-        left = entry.size
-        while left:
-            data = file.read(min(left, READ_SIZE))
-            if not data:
-                break
-            left -= len(data)
-            yield data
-        if left or file.read(1):
-            raise TreeError(
-                f"{show(full)} changed while it was read; stop what writes to the environment and run again"
-            )
+        yield fd
         _check_unchanged(full, entry, os.fstat(fd))
+    finally:
+        os.close(fd)
 
 
 def _check_unchanged(full: bytes, entry: Entry, st: os.stat_result) -> None:
     if (st.st_ino, st.st_size, st.st_mtime_ns) != (entry.inode, entry.size, entry.mtime_ns):
-        raise TreeError(f"{show(full)} changed while it was read; stop what writes to the environment and run again")
+        raise changed_while_read(full)
+
+
+def changed_while_read(full: bytes) -> TreeError:
+    return TreeError(f"{show(full)} changed while it was read; stop what writes to the environment and run again")
 
 
 def hash_file(root: bytes, entry: Entry) -> str:
     """SHA-256 of a scanned file, in hex."""
     digest = hashlib.sha256()
-    for data in read_file(root, entry):
-        digest.update(data)
+    with open_scanned(root, entry) as fd:
+        hash_into(digest, fd, entry.size, os.path.join(root, entry.path))
     return digest.hexdigest()
+
+
+def hash_into(digest: Any, fd: int, size: int, full: bytes) -> None:
+    """Feed the next ``size`` bytes of an open file to a hash; raises TreeError when it is shorter."""
+    buffer = getattr(_buffers, "view", None)
+    if buffer is None:
+        buffer = _buffers.view = memoryview(bytearray(HASH_SIZE))
+    left = size
+    while left:
+        count = os.readv(fd, [buffer[: min(left, HASH_SIZE)]])
+        if not count:
+            raise changed_while_read(full)
+        digest.update(buffer[:count])
+        left -= count
 
 
 def hash_tree(

@@ -19,9 +19,21 @@ MODULES = (
     "_releases",
     "_lease",
     "_stream.wire",
+    "_stream.listing",
+    "_stream.codec",
+    "_stream.direct",
+    "_stream.fanout",
+    "_stream.pace",
     "_stream.progress",
     "_stream.environment",
+    "_stream.interpreter",
+    "_stream.relocation",
     "_stream.bytecode",
+    "_stream.sender",
+    "_stream.receiver",
+    "_stream.place",
+    "_stream.local",
+    "_stream.staging",
     "_stream.source",
     "_stream.target",
     "_stream.agent",
@@ -37,7 +49,7 @@ BOOTSTRAP = (
 # Runs second: makes the sources importable under their own names, frees standard output from stray prints, starts the agent.
 LOADER = (
     """
-import importlib.abc, importlib.util, json, os, sys, zlib
+import fcntl, importlib.abc, importlib.util, json, os, sys, zlib
 SOURCES = json.loads(zlib.decompress(i.read(int(i.readline()))))
 class Loader(importlib.abc.MetaPathFinder, importlib.abc.InspectLoader):
     def find_spec(self, name, path=None, target=None):
@@ -49,6 +61,11 @@ class Loader(importlib.abc.MetaPathFinder, importlib.abc.InspectLoader):
         return SOURCES.get(name, "")
 sys.meta_path.insert(0, Loader())
 sys.dont_write_bytecode = True
+for pipe in (0, 1):
+    try:
+        fcntl.fcntl(pipe, 1031, 1 << 20)  # F_SETPIPE_SZ: fewer switches between this process and sshd
+    except OSError:
+        pass
 stdout = os.fdopen(os.dup(1), "wb", 1 << 20)
 os.dup2(2, 1)
 from %s._stream import agent

@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import io
 import os
 import re
@@ -13,7 +14,7 @@ import select
 import subprocess
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any, BinaryIO, Optional, cast
 
 from ansible_collections.ddtree.fleet.plugins.module_utils._stream.wire import MAGIC, Channel, Message, PeerError
@@ -22,6 +23,9 @@ from ansible_collections.ddtree.fleet.plugins.plugin_utils._endpoint import Endp
 
 HANDSHAKE_LIMIT = 64 << 10
 STDERR_KEPT = 8 << 10
+BUFFER = 64 << 10  # blocks are larger and pass without a copy
+F_SETPIPE_SZ = 1031
+PIPE = 1 << 20
 AGENT_START_S = 20
 TRIES = 3
 REFUSED_FOR_NOW = re.compile(rb"kex_exchange_identification|Connection reset by|Connection closed by remote host")
@@ -44,9 +48,7 @@ class _Reader(io.RawIOBase):
     def readinto(self, buffer: Any) -> int:
         if not select.select([self._fd], [], [], self.timeout)[0]:
             raise PeerError(f"nothing came for {self.timeout:.0f} s; the host or the network hangs")
-        data = os.read(self._fd, len(buffer))
-        buffer[: len(data)] = data
-        return len(data)
+        return os.readv(self._fd, [buffer])
 
 
 class _Writer(io.RawIOBase):
@@ -74,8 +76,16 @@ class _Writer(io.RawIOBase):
 class Leg:
     """An agent on one host. Use as a context manager: leaving it ends the agent, however things went."""
 
-    def __init__(self, endpoint: Endpoint, python: str, idle: float) -> None:
+    def __init__(
+        self,
+        endpoint: Endpoint,
+        python: str,
+        idle: float,
+        heard: Callable[[str, Message], None] = lambda host, progress: None,
+    ) -> None:
+        """``heard`` is told what the agent says of its progress."""
         self.host = endpoint.host
+        self._heard = heard
         self._endpoint = endpoint
         self._python = python
         self._idle = idle
@@ -85,6 +95,11 @@ class Leg:
         for left in range(TRIES - 1, -1, -1):
             self._start()
             try:
+                if self._handshake():
+                    break
+                self._end(grace=0)
+                self._endpoint = self._endpoint.without_ciphers()
+                self._start()
                 self._handshake()
                 break
             except LegError:
@@ -118,12 +133,15 @@ class Leg:
         for fd in pass_fds:
             os.close(fd)
         stdin, stdout = cast(BinaryIO, self._process.stdin), cast(BinaryIO, self._process.stdout)
+        for pipe in (stdin, stdout):
+            with contextlib.suppress(OSError):
+                fcntl.fcntl(pipe.fileno(), F_SETPIPE_SZ, PIPE)
         self._listener = threading.Thread(target=self._listen, daemon=True)
         self._listener.start()
         self._raw = _Reader(stdout.fileno(), self._idle)
-        reader = io.BufferedReader(self._raw, 1 << 20)
+        reader = io.BufferedReader(self._raw, BUFFER)
         self._sink = _Writer(stdin.fileno(), self._idle)
-        writer = io.BufferedWriter(self._sink, 1 << 20)
+        writer = io.BufferedWriter(self._sink, BUFFER)
         self._reader, self._writer = reader, writer
         self.channel = Channel(cast(BinaryIO, reader), cast(BinaryIO, writer))
 
@@ -141,8 +159,11 @@ class Leg:
                 self._answered = True
                 os.write(self._process.stdin.fileno(), self._endpoint.become_password.encode() + b"\n")
 
-    def _handshake(self) -> None:
-        """Wait for the agent's first line, with nothing before it, then hand it its program."""
+    def _handshake(self) -> bool:
+        """Wait for the agent's first line, with nothing before it, then hand it its program.
+
+        False, and nothing handed over, when the processor there is slow with the cipher that was preferred for this connection.
+        """
         deadline = time.monotonic() + self._endpoint.timeout + AGENT_START_S
         lines = self._first_lines(deadline)
         expected = [self._endpoint.success] if self._endpoint.success else []
@@ -157,8 +178,11 @@ class Leg:
             raise LegError(
                 f"{self.host}: {self._python} is Python {lines[-1].split()[1]}, streams need 3.9 or newer; set ansible_python_interpreter"
             )
+        if self._endpoint.ciphers and lines[-1].split()[2:] == ["0"]:
+            return False
         self._writer.write(bundle())
         self._writer.flush()
+        return True
 
     def _first_lines(self, deadline: float) -> list[str]:
         """Everything up to and with the agent's own first line."""
@@ -237,6 +261,7 @@ class Leg:
                 message = self.channel.receive("progress", *answers)
                 if message["op"] != "progress":
                     return message
+                self._heard(self.host, message)
 
     def kill(self) -> None:
         """End the connection at once; a thread that reads from it gets an error, an agent on this host its chance to tidy up."""

@@ -1,42 +1,51 @@
 # Copyright (c) 2026, the ddtree.fleet authors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""The relay: one source feeds any number of targets through this process's memory; nothing is stored.
+"""The relay: one source feeds any number of targets, through this process's memory or, where they see each other, directly.
 
-Every target ends with a verdict of its own. Only what is wrong with the source, or with the request, ends the whole stream.
+Nothing is stored here. Every target ends with a verdict of its own. Only what is wrong with the source, or with the request,
+ends the whole stream.
 """
 
 from __future__ import annotations
 
 import contextlib
-import queue
+import dataclasses
+import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import Any, Optional
 
+from ansible_collections.ddtree.fleet.plugins.module_utils._stream.fanout import Outlet
+from ansible_collections.ddtree.fleet.plugins.module_utils._stream.progress import peak_memory
 from ansible_collections.ddtree.fleet.plugins.module_utils._stream.wire import (
-    FILE_INDEX,
-    INDEX,
-    MESSAGE,
-    PACKED,
-    SUM,
-    Frame,
+    BLOCK,
+    PROTOCOL,
     Message,
+    message_frame,
     parse_message,
+    to_runs,
 )
+from ansible_collections.ddtree.fleet.plugins.plugin_utils._board import Board
+from ansible_collections.ddtree.fleet.plugins.plugin_utils._certificates import make_pair
 from ansible_collections.ddtree.fleet.plugins.plugin_utils._endpoint import Endpoint
 from ansible_collections.ddtree.fleet.plugins.plugin_utils._leg import Leg, LegError
 
-QUEUED_FRAMES = 16  # of at most 1 MiB of content each, per target
-PROGRESS_EVERY_S = 5.0
-MIB = 1 << 20
+RELAY = 0  # the number of the sink that is the source's connection to this process
+DIRECT_FROM = 64 << 20  # bytes; below, setting up a connection between the hosts is not worth it
+MAX_STREAMS = 4
 
 
 @dataclass(frozen=True)
 class Request:
-    """What to stream. ``src`` and ``dest`` are absolute paths; ``idle`` is how long a silent peer is waited for, in seconds."""
+    """What to stream. ``src`` and ``dest`` are absolute paths; ``idle`` is how long a silent peer is waited for, in seconds.
+
+    ``path`` is auto, relay or direct; ``compress`` auto, zstd or none; ``rate`` in bytes per second, 0 for any; ``ports`` the range
+    that targets listen in for direct connections, 0 for any; ``streams`` the number of direct connections each, 0 for as many as
+    the processors can use; ``addresses`` where the source finds a target, by host, before its own idea of it.
+    """
 
     src: str
     dest: str
@@ -50,6 +59,18 @@ class Request:
     who: str
     take_over: bool
     idle: float
+    seeds: Sequence[str] = ()
+    link: bool = True
+    compress: str = "auto"
+    path: str = "relay"
+    ports: tuple[int, int] = (0, 0)
+    streams: int = 0
+    addresses: Mapping[str, str] = field(default_factory=dict)
+    rate: int = 0
+    ship: bool = False
+    special: bool = False
+    changes: bool = False
+    interpreter: bool = False  # what is streamed is a base interpreter, not an environment
 
 
 @dataclass
@@ -60,14 +81,25 @@ class Verdict:
     failed: bool = False
     changed: bool = False
     msg: str = ""
+    notices: list[str] = field(default_factory=list)
     release: str = ""
     digest: str = ""
+    installed_digest: str = ""
+    path: str = ""
+    compress: str = ""
     files_sent: int = 0
     bytes_sent: int = 0
+    bytes_resumed: int = 0
     wire_bytes: int = 0
+    mib_per_s: float = 0.0
     reused: dict[str, dict[str, int]] = field(default_factory=dict)
+    origins: dict[str, dict[str, int]] = field(default_factory=dict)
+    changes: dict[str, Any] = field(default_factory=dict)
     links: list[str] = field(default_factory=list)
+    relocated: dict[str, Any] = field(default_factory=dict)
+    interpreter: str = ""
     bytecode: dict[str, int] = field(default_factory=dict)
+    peak_memory: int = 0
     seconds: dict[str, float] = field(default_factory=dict)
 
 
@@ -76,12 +108,16 @@ class Target:
 
     def __init__(self, endpoint: Endpoint, python: str) -> None:
         self.verdict = Verdict(endpoint.host)
-        self._endpoint = endpoint
-        self._python = python
+        self.endpoint = endpoint
+        self.python = python
         self.leg: Optional[Leg] = None
         self.unknown: set[int] = set()
         self.want: set[int] = set()
-        self.frames: queue.Queue[Optional[Frame]] = queue.Queue(QUEUED_FRAMES)
+        self.partial: dict[int, list[Any]] = {}
+        self.shipped = ""
+        self.codec = ""
+        self.sink = RELAY
+        self._outlet = Outlet()
 
     @property
     def alive(self) -> bool:
@@ -97,78 +133,143 @@ class Target:
         try:
             yield
         except LegError as error:
-            self.verdict.failed, self.verdict.msg = True, str(error)
+            self.fail(str(error))
 
-    def open(self, request: Request, stack: contextlib.ExitStack) -> None:
+    def fail(self, why: str) -> None:
+        self.verdict.failed = True
+        self.verdict.msg = self.verdict.msg or why
+        self._outlet.fail()
+
+    def open(self, request: Request, board: Board, stack: contextlib.ExitStack) -> None:
         with self.judged():
-            self.leg = stack.enter_context(Leg(self._endpoint, self._python, request.idle))
-            fields = {"dest": request.dest, "run": request.run, "who": request.who, "take_over": request.take_over}
-            self.leg.tell("open", check=request.check, full=request.full, **fields)
+            self.leg = stack.enter_context(Leg(self.endpoint, self.python, request.idle, board.heard))
+            self.leg.tell(
+                "open",
+                protocol=PROTOCOL,
+                dest=request.dest,
+                interpreter=request.interpreter,
+                run=request.run,
+                who=request.who,
+                take_over=request.take_over,
+                check=request.check,
+                full=request.full,
+                seeds=list(request.seeds),
+                link=request.link,
+            )
 
     def look(self, digest: str, repair: bool) -> None:
         """Learn whether the release is here already."""
         with self.judged():
             leg = self.connected()
-            leg.answer("opened")
+            opened = leg.answer("opened")
+            self.codec = opened["codec"]
             state = leg.ask("look", "state", digest=digest, repair=repair)
             self.verdict.release, self.verdict.digest = state["release"], digest
             self.verdict.changed = not state["present"]
             if state["present"]:
+                self.verdict.installed_digest = state["installed"]
                 leg.tell("bye")
+
+    def why_not(self, environment: dict[str, Any]) -> str:
+        """Why the environment's interpreter does not do there, empty when it does."""
+        with self.judged():
+            return str(self.connected().ask("check", "checked", environment=environment)["why"])
+        return ""
 
     def learn_unknown(self) -> None:
         """Pass the directories' digests on as they arrive, then learn which of them the target does not know."""
         with self.judged():
             leg = self.connected()
-            self._pass_frames()
+            self._drain(leg)
             self.unknown = set(leg.answer("unknown")["want"])
 
     def learn_need(self) -> None:
         """Pass the listing on as it arrives, then learn what to send."""
         with self.judged():
-            leg = self.connected()
-            self._pass_frames()
+            leg, verdict = self.connected(), self.verdict
+            self._drain(leg)
             need = leg.answer("need")
             self.want = set(need["want"])
-            self.verdict.files_sent, self.verdict.bytes_sent = len(self.want), need["bytes"]
-            self.verdict.reused, self.verdict.links = need["reused"], need["links"]
+            self.partial = dict(need["partial"])
+            verdict.files_sent, verdict.bytes_sent = len(self.want), need["bytes"]
+            for name in ("reused", "origins", "links", "changes"):
+                setattr(verdict, name, need[name])
+            verdict.notices += [f"{verdict.host}: there is no seed {seed}" for seed in need["missing_seeds"]]
+
+    def listen(self, request: Request, peer_certificate: str, streams: int) -> dict[str, Any]:
+        """Have the target wait for the source; gives what the source must know to connect. Raises LegError."""
+        own = make_pair("target")
+        answer = self.connected().ask(
+            "listen",
+            "listening",
+            ports=list(request.ports),
+            certificate=own.certificate,
+            key=own.key,
+            peer=peer_certificate,
+            streams=streams,
+            idle=request.idle,
+        )
+        named = request.addresses.get(self.verdict.host)
+        addresses = [named] if named else answer["addresses"]
+        return {
+            "port": answer["port"],
+            "addresses": [[address, answer["port"]] for address in addresses],
+            "peer": own.certificate,
+            "streams": streams,
+        }
 
     def take_files(self) -> None:
-        """Pass the wanted files on as they arrive, then wait for the proof and the commit."""
+        """Pass the wanted files on as they arrive, and wait for the proof and the commit."""
         with self.judged():
-            leg = self.connected()
-            leg.ask("build", "built")  # until then nothing is read there, however long copying takes
-            self._pass_frames()
-            done = leg.answer("committed")
-            self.verdict.bytecode, self.verdict.seconds = done["bytecode"], done["seconds"]
+            leg, verdict = self.connected(), self.verdict
+            leg.ask("build", "built", direct=self.sink != RELAY)  # until then nothing is read there, however long copying takes
+            verdict.path = "relay" if self.sink == RELAY else "direct"
+            passing = threading.Thread(target=self._pass_on, args=(leg,), daemon=True)
+            passing.start()
+            try:
+                done = leg.answer("committed")  # read while content is passed on, so that neither end waits for the other
+            except LegError:
+                self._outlet.fail()
+                raise
+            passing.join()
+            verdict.installed_digest, verdict.relocated = done["installed"], done["relocated"]
+            verdict.bytecode, verdict.seconds, verdict.reused = done["bytecode"], done["seconds"], done["reused"]
+            verdict.bytes_resumed, verdict.peak_memory = done["resumed"], done["peak_memory"]
+            verdict.wire_bytes += done["wire"] if self.sink != RELAY else 0
+            seconds = verdict.seconds.get("receive", 0.0)
+            verdict.mib_per_s = round(verdict.bytes_sent / (1 << 20) / seconds, 1) if seconds else 0.0
             leg.tell("bye")
 
-    def _pass_frames(self) -> None:
-        leg = self.connected()
-        with leg.named():
-            while True:
-                frame = self.frames.get()
-                if frame is None:
-                    leg.channel.flush()
-                    return
-                leg.channel.send_frame(*frame)
+    def _pass_on(self, leg: Leg) -> None:
+        with contextlib.suppress(LegError):  # what the target says of it is what counts
+            self._drain(leg)
 
-    def put(self, frame: Optional[Frame]) -> None:
-        """Queue a frame; waits while the target is slower than the source, but never for a target that has failed."""
-        while self.alive:
-            with contextlib.suppress(queue.Full):
-                self.frames.put(frame, timeout=0.2)
-                return
+    def _drain(self, leg: Leg) -> None:
+        with leg.named():
+            self._outlet.drain(leg.channel.send_frame)
+            leg.channel.flush()
+
+    def put(self, frame: Optional[tuple[int, bytes]]) -> None:
+        self._outlet.put(frame)
 
     def abandon(self) -> None:
         """End the agent, whatever its thread waits for; what it has staged stays for the next run."""
-        self.verdict.failed, self.verdict.msg = True, f"{self.verdict.host}: the stream was abandoned"
+        self.fail(f"{self.verdict.host}: the stream was abandoned")
         if self.leg:
             self.leg.kill()
-        with contextlib.suppress(queue.Empty):
-            while True:
-                self.frames.get_nowait()
-        self.frames.put(None)
+
+
+@dataclass(frozen=True)
+class Group:
+    """Files that the same targets want in the same way; ``partial`` holds the hashes of what those targets have of some."""
+
+    numbers: list[int]
+    partial: list[list[Any]]
+    targets: list[Target]
+
+    def message(self) -> dict[str, Any]:
+        sinks = sorted({target.sink for target in self.targets})
+        return {"runs": to_runs(self.numbers), "partial": self.partial, "sinks": sinks}
 
 
 class Relay:
@@ -178,41 +279,88 @@ class Relay:
         self._request = request
         self._say = say
         self._started = time.monotonic()
+        self._board = Board(request.source, say)
+        self._ended = False
+        self._sent: Message = {"rates": {}, "seconds": {}, "peak_memory": 0, "lost": {}}
 
     def run(self, source: Endpoint, source_python: str, targets: Sequence[Target]) -> dict[str, Any]:
         """Stream; gives figures of the source's tree. Raises LegError when the source fails. Verdicts are in ``targets``."""
         request = self._request
+        memory = peak_memory()
         with contextlib.ExitStack() as stack, ThreadPoolExecutor(len(targets) + 1) as pool:
-            opening = [pool.submit(target.open, request, stack) for target in targets]
-            leg = stack.enter_context(Leg(source, source_python, request.idle))
-            tree = leg.ask("scan", "tree", src=request.src, exclude=list(request.exclude), full=request.full)
+            opening = [pool.submit(target.open, request, self._board, stack) for target in targets]
+            leg = stack.enter_context(Leg(source, source_python, request.idle, self._board.heard))
+            tree = leg.ask(
+                "scan",
+                "tree",
+                protocol=PROTOCOL,
+                src=request.src,
+                exclude=list(request.exclude),
+                full=request.full,
+                check=request.check,
+                interpreter=request.interpreter,
+            )
             for future in opening:
                 future.result()
             self._all(pool, targets, lambda target: target.look(tree["digest"], request.repair))
             lacking = [target for target in targets if target.alive and target.verdict.changed]
+            if lacking and request.ship and tree["environment"]:
+                self._ship(source, source_python, tree["environment"], lacking)
+                lacking = [target for target in lacking if target.alive]
             if lacking:
                 self._list(pool, leg, tree, lacking)
-            if not request.check:
-                self._send(pool, leg, [target for target in lacking if target.alive])
+            lacking = [target for target in lacking if target.alive]
+            if lacking and not request.check:
+                self._choose_paths(leg, source, tree, lacking)
+                self._send(pool, leg, tree, [target for target in lacking if target.alive])
             for target in targets:
                 if target.leg:
-                    target.verdict.wire_bytes = target.leg.channel.sent
-            leg.tell("bye")
-            return {
-                "digest": tree["digest"],
-                "files": tree["files"],
-                "bytes": tree["bytes"],
-                "entries": tree["entries"],
-                "hashed": tree["hashed"],
-                "shared_inodes": tree["shared"],
-                "environment": tree["environment"],
-                "seconds": round(time.monotonic() - self._started, 3),
-            }
+                    target.verdict.wire_bytes += target.leg.channel.sent
+            if not self._ended:
+                leg.tell("bye")
+        return self._figures(tree, memory)
+
+    def _figures(self, tree: Message, memory: int) -> dict[str, Any]:
+        kept = ("digest", "files", "bytes", "entries", "hashed", "hashed_bytes", "environment")
+        return {
+            **{name: tree[name] for name in kept},
+            "shared_inodes": tree["shared"],
+            "special": [path for path, mode in tree["special"]],
+            "source_seconds": self._sent["seconds"],
+            "source_peak_memory": self._sent["peak_memory"],
+            "rates": self._sent["rates"],
+            "relay_peak_memory": peak_memory(),
+            "relay_own_memory": max(0, peak_memory() - memory),
+            "seconds": round(time.monotonic() - self._started, 3),
+        }
 
     @staticmethod
     def _all(pool: ThreadPoolExecutor, targets: Sequence[Target], step: Callable[[Target], None]) -> None:
         for future in [pool.submit(step, target) for target in targets if target.alive]:
             future.result()
+
+    def _ship(
+        self, source: Endpoint, source_python: str, environment: dict[str, Any], targets: Sequence[Target]
+    ) -> None:
+        """Bring the base interpreter to those targets that it does not run on."""
+        reasons = {target.verdict.host: target.why_not(environment) for target in targets}
+        lacking = [target for target in targets if target.alive and reasons[target.verdict.host]]
+        if not lacking:
+            return
+        if not environment["shippable"]:
+            for target in lacking:
+                why = f"{reasons[target.verdict.host]}; it cannot be shipped either: {environment['why']}"
+                target.fail(f"{target.verdict.host}: {why}")
+            return
+        request = dataclasses.replace(
+            self._request, src=environment["prefix"], exclude=(), interpreter=True, ship=False, changes=False, special=False
+        )
+        doubles = [Target(target.endpoint, target.python) for target in lacking]
+        Relay(request, self._say).run(source, source_python, doubles)
+        for target, double in zip(lacking, doubles):
+            target.shipped = target.verdict.interpreter = double.verdict.release
+            if double.verdict.failed:
+                target.fail(double.verdict.msg)
 
     def _list(self, pool: ThreadPoolExecutor, leg: Leg, tree: Message, targets: Sequence[Target]) -> None:
         """Hand the source's listing to every target that lacks the release, and learn what each needs.
@@ -221,14 +369,18 @@ class Relay:
         """
         request = self._request
         for target in targets:
-            fields = {
-                "digest": tree["digest"],
-                "environment": tree["environment"],
-                "source": request.source,
-                "src": request.src,
-            }
             with target.judged():
-                target.connected().tell("prepare", bytecode=request.bytecode, **fields)
+                target.connected().tell(
+                    "prepare",
+                    digest=tree["digest"],
+                    environment=tree["environment"],
+                    source=request.source,
+                    src=request.src,
+                    bytecode=request.bytecode,
+                    shipped=target.shipped,
+                    special=tree["special"] if request.special else [],
+                    changes=request.changes,
+                )
         self._forward(pool, leg, targets, Target.learn_unknown, "folders")
         unknown = sorted(set().union(*(target.unknown for target in targets)))
         self._forward(pool, leg, targets, Target.learn_need, "list", want=unknown)
@@ -257,33 +409,72 @@ class Relay:
         for future in waiting:
             future.result()
 
-    def _send(self, pool: ThreadPoolExecutor, leg: Leg, targets: Sequence[Target]) -> None:
+    def _choose_paths(self, leg: Leg, source: Endpoint, tree: Message, targets: Sequence[Target]) -> None:
+        """Give every target that the source can reach a connection of its own, unless the relay is asked for or as good."""
+        request = self._request
+        most = max(target.verdict.bytes_sent for target in targets)
+        if request.path == "relay" or (request.path == "auto" and most < DIRECT_FROM):
+            return
+        own, peers = make_pair("source"), []
+        streams = request.streams or max(1, min(MAX_STREAMS, tree["processors"] // 4))
+        for number, target in enumerate(targets, RELAY + 1):
+            with target.judged():
+                peer = target.listen(request, own.certificate, streams)
+                if target.endpoint.connection == source.connection:
+                    peer["addresses"].append(["127.0.0.1", peer["port"]])
+                peers.append({**peer, "sink": number, "certificate": own.certificate, "key": own.key})
+                target.sink = number
+        failed = leg.ask("connect", "connected", peers=peers, idle=request.idle)["failed"]
+        for target in targets:
+            why = failed.get(str(target.sink))
+            if why is None:
+                continue
+            why = f"{target.verdict.host}: {request.source} cannot connect to it directly: {why}"
+            if request.path == "direct":
+                target.fail(f"{why}; open the ports to the source, set direct_ports, or use path auto or relay")
+            else:
+                target.sink = RELAY
+                target.verdict.notices.append(f"{why}; its content goes through the control node")
+
+    def _send(self, pool: ThreadPoolExecutor, leg: Leg, tree: Message, targets: Sequence[Target]) -> None:
         """Have the source read every file that any target needs once, and hand it to those that do."""
         if not targets:
             return
+        request = self._request
+        able = bool(tree["codec"]) and all(target.codec for target in targets)
+        compress = request.compress if able else "none"
+        for target in targets:
+            target.verdict.compress = compress
+        groups = list(_groups(targets))
         waiting = [pool.submit(target.take_files) for target in targets]
-        union = sorted(set().union(*(target.want for target in targets)))
+        relayed = [group for group in groups if any(target.sink == RELAY for target in group.targets)]
+        self._board.begin(targets)
         with self._feeding(targets):
-            leg.tell("send", want=union)
+            asked = [group.message() for group in groups]
+            leg.tell("send", groups=asked, compress=compress, rate=request.rate)
             taking: Sequence[Target] = ()
-            files = size = 0
-            told = time.monotonic()
             while True:
                 with leg.named():
                     kind, payload = leg.channel.receive_frame()
-                    if kind in (MESSAGE, PACKED):
-                        parse_message((kind, payload), "sent")
-                if kind == FILE_INDEX:
-                    (number,) = INDEX.unpack(payload)
-                    taking = [target for target in targets if number in target.want]
-                for target in targets if kind == MESSAGE else taking:
-                    target.put((kind, payload))
-                if kind == MESSAGE:
+                    message = parse_message((kind, payload), "group", "sent", "progress") if kind != BLOCK else {}
+                if not any(target.alive for target in targets):  # nobody is left to read the rest for
+                    self._ended = True
+                    leg.kill()
                     break
-                files, size = files + (kind == SUM), size + len(payload)
-                if time.monotonic() - told > PROGRESS_EVERY_S:
-                    told = time.monotonic()
-                    self._tell(files, len(union), size, targets)
+                if kind == BLOCK:
+                    for target in taking:
+                        target.put((kind, payload))
+                elif message["op"] == "progress":
+                    self._board.heard(request.source, message)
+                elif message["op"] == "group":
+                    taking = [target for target in relayed.pop(0).targets if target.sink == RELAY]
+                    for target in taking:
+                        target.put((kind, payload))
+                else:
+                    self._sent = message
+                    break
+            for target in targets:
+                target.put(message_frame("end"))
         for future in waiting:
             future.result()
 
@@ -300,10 +491,21 @@ class Relay:
         for target in targets:
             target.put(None)
 
-    def _tell(self, files: int, of_files: int, size: int, targets: Sequence[Target]) -> None:
-        seconds = time.monotonic() - self._started
-        total = max((target.verdict.bytes_sent for target in targets), default=0)
-        self._say(
-            f"{self._request.source} -> {', '.join(target.verdict.host for target in targets if target.alive)}: "
-            f"{files:,} of {of_files:,} files, {size // MIB:,} of {total // MIB:,} MiB, {size / MIB / seconds:.0f} MiB/s"
-        )
+
+def _groups(targets: Sequence[Target]) -> Iterator[Group]:
+    """The wanted files by who wants them, each file in one group."""
+    wanting: dict[int, list[Target]] = {}
+    for target in targets:
+        for number in target.want:
+            wanting.setdefault(number, []).append(target)
+    found: dict[tuple[int, ...], Group] = {}
+    for number in sorted(wanting):
+        having: dict[str, list[Target]] = {}
+        for target in wanting[number]:
+            having.setdefault(repr(target.partial.get(number)), []).append(target)
+        for those in having.values():
+            group = found.setdefault(tuple(id(target) for target in those), Group([], [], those))
+            group.numbers.append(number)
+            if number in those[0].partial:
+                group.partial.append([number, those[0].partial[number]])
+    yield from found.values()

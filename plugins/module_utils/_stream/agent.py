@@ -12,7 +12,7 @@ from typing import BinaryIO
 from ansible_collections.ddtree.fleet.plugins.module_utils._lease import LeaseError
 from ansible_collections.ddtree.fleet.plugins.module_utils._releases import ReleaseError
 from ansible_collections.ddtree.fleet.plugins.module_utils._stream import source, target
-from ansible_collections.ddtree.fleet.plugins.module_utils._stream.wire import Channel, PeerError
+from ansible_collections.ddtree.fleet.plugins.module_utils._stream.wire import Channel, PeerError, check_protocol
 from ansible_collections.ddtree.fleet.plugins.module_utils._tree import TreeError, show
 
 
@@ -24,6 +24,7 @@ def main(stdin: BinaryIO, stdout: BinaryIO) -> None:
     channel = Channel(stdin, stdout)
     try:
         request = channel.receive("scan", "open")
+        check_protocol(request)
         if request["op"] == "scan":
             source.serve(channel, request)
         else:

@@ -55,3 +55,15 @@ class Progress:
         finally:
             ended.set()
             thread.join()
+
+
+def peak_memory() -> int:
+    """The most memory that this process has had at once, in bytes; 0 where the system does not tell."""
+    try:
+        with open("/proc/self/status", encoding="ascii") as file:
+            for line in file:
+                if line.startswith("VmHWM:"):
+                    return int(line.split()[1]) * 1024
+    except OSError:
+        pass
+    return 0

@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import os
 import time
@@ -12,18 +13,16 @@ from typing import Any, Dict, List, Tuple
 
 from ansible_collections.ddtree.fleet.plugins.module_utils._index import HashIndex, index_path
 from ansible_collections.ddtree.fleet.plugins.module_utils._stream import environment
-from ansible_collections.ddtree.fleet.plugins.module_utils._stream.progress import Progress
+from ansible_collections.ddtree.fleet.plugins.module_utils._stream.codec import find_codec
+from ansible_collections.ddtree.fleet.plugins.module_utils._stream.listing import entry_row, folder_digest, folders
+from ansible_collections.ddtree.fleet.plugins.module_utils._stream.progress import Progress, peak_memory
+from ansible_collections.ddtree.fleet.plugins.module_utils._stream.sender import Group, Sender, Sinks
 from ansible_collections.ddtree.fleet.plugins.module_utils._stream.wire import (
-    DATA,
-    FILE_INDEX,
-    INDEX,
-    SUM,
     Channel,
     Message,
+    PeerError,
     encode_path,
-    entry_row,
-    folder_digest,
-    folders,
+    from_runs,
     send_rows,
 )
 from ansible_collections.ddtree.fleet.plugins.module_utils._tree import (
@@ -31,12 +30,15 @@ from ansible_collections.ddtree.fleet.plugins.module_utils._tree import (
     Entry,
     TreeError,
     hash_file,
-    read_file,
+    hash_into,
+    open_scanned,
     run_threads,
     scan,
     show,
     tree_digest,
 )
+
+SPECIAL_SHOWN = 100
 
 
 def hash_known(root: bytes, entries: List[Entry], index: HashIndex, full: bool, progress: Progress) -> Dict[bytes, str]:
@@ -61,43 +63,119 @@ def hash_known(root: bytes, entries: List[Entry], index: HashIndex, full: bool, 
     return hashes
 
 
-def serve(channel: Channel, request: Message) -> None:
-    """Answer one relay: ``scan`` has ``src``, ``exclude`` and ``full``; then ``folders``, ``list``, ``send`` and ``bye``."""
-    src = os.fsencode(request["src"])
-    root = _open(src)
-    progress = Progress(channel, "hash")
-    entries = scan(root, request["exclude"])
-    if not entries:
-        raise TreeError(f"{show(src)} is empty; name the directory of the environment as src")
-    index = HashIndex(index_path(root))
-    hashes = hash_known(root, entries, index, request["full"], progress)
-    index.save()
-    files = [entry for entry in entries if entry.kind == FILE]
-    listed: List[Tuple[bytes, List[Entry]]] = []
-    channel.send(
-        "tree",
-        digest=tree_digest(entries, hashes),
-        files=len(files),
-        bytes=sum(entry.size for entry in files),
-        entries=len(entries),
-        hashed=progress.files,
-        environment=environment.describe(root, hashes),
-        shared=sum(1 for entry in files if entry.nlink > 1),
-    )
-    while True:
-        message = channel.receive("folders", "list", "send", "bye")
-        if message["op"] == "folders":
-            listed = list(folders(entries).items())
-            send_rows(
-                channel, "folders", [[encode_path(path), folder_digest(inside, hashes)] for path, inside in listed]
-            )
-        elif message["op"] == "list":
-            rows = [entry_row(entry, hashes) for number in message["want"] for entry in listed[number][1]]
-            send_rows(channel, "entries", rows)
-        elif message["op"] == "send":
-            _send(channel, root, entries, hashes, message["want"])
-        else:
-            return
+class Source:
+    """One tree being offered to one relay."""
+
+    def __init__(self, channel: Channel, request: Message) -> None:
+        self._channel = channel
+        self._root = _open(os.fsencode(request["src"]))
+        self._sinks = Sinks(channel)
+        self._seconds: Dict[str, float] = {}
+        self._listed: List[Tuple[bytes, List[Entry]]] = []
+        progress = Progress(channel, "hash")
+        started = time.monotonic()
+        special: Dict[bytes, int] = {}
+        self._entries = scan(self._root, request["exclude"], special)
+        if not self._entries:
+            raise TreeError(f"{show(self._root)} is empty; name the directory of the environment as src")
+        self._seconds["scan"] = time.monotonic() - started
+        index = HashIndex(index_path(self._root))
+        self._hashes = hash_known(self._root, self._entries, index, request["full"], progress)
+        if not request["check"]:
+            index.save(prune=True)
+        self._seconds["hash"] = time.monotonic() - started - self._seconds["scan"]
+        self._hashed = (progress.files, progress.bytes)
+        self._special = special
+
+    def describe(self, interpreter: bool) -> Dict[str, Any]:
+        """The ``tree`` message: digest, figures, environment."""
+        files = [entry for entry in self._entries if entry.kind == FILE]
+        codec = find_codec()
+        return {
+            "digest": tree_digest(self._entries, self._hashes),
+            "files": len(files),
+            "bytes": sum(entry.size for entry in files),
+            "entries": len(self._entries),
+            "hashed": self._hashed[0],
+            "hashed_bytes": self._hashed[1],
+            "environment": {} if interpreter else environment.describe(self._root, self._hashes),
+            "shared": sum(1 for entry in files if entry.nlink > 1),
+            "special": [[encode_path(path), mode] for path, mode in sorted(self._special.items())][:SPECIAL_SHOWN],
+            "codec": codec.backend if codec else "",
+            "processors": os.cpu_count() or 1,
+        }
+
+    def converse(self) -> None:
+        """Answer until ``bye``."""
+        channel = self._channel
+        while True:
+            message = channel.receive("folders", "list", "connect", "send", "bye")
+            if message["op"] == "folders":
+                self._listed = list(folders(self._entries).items())
+                send_rows(
+                    channel,
+                    "folders",
+                    [[encode_path(path), folder_digest(inside, self._hashes)] for path, inside in self._listed],
+                )
+            elif message["op"] == "list":
+                rows = [entry_row(entry, self._hashes) for place in message["want"] for entry in self._inside(place)]
+                send_rows(channel, "entries", rows)
+            elif message["op"] == "connect":
+                channel.send("connected", failed=self._sinks.connect(message))
+            elif message["op"] == "send":
+                self._send(message)
+            else:
+                return
+
+    def close(self) -> None:
+        self._sinks.close()
+
+    def _inside(self, place: Any) -> List[Entry]:
+        if not isinstance(place, int) or not 0 <= place < len(self._listed):
+            raise PeerError(f"a target asked for directory {place}, which the listing has not")
+        return self._listed[place][1]
+
+    def _send(self, message: Message) -> None:
+        started = time.monotonic()
+        sender = Sender(self._root, self._entries, self._sinks, message["compress"], message["rate"])
+        with contextlib.closing(sender):
+            for asked in message["groups"]:
+                sender.send(self._group(asked))
+            self._sinks.end()
+        self._seconds["send"] = time.monotonic() - started
+        self._channel.send(
+            "sent",
+            lost=self._sinks.lost(),
+            rates=sender.pace.rates(),
+            seconds={name: round(value, 3) for name, value in self._seconds.items()},
+            peak_memory=peak_memory(),
+        )
+
+    def _group(self, asked: Message) -> Group:
+        numbers = from_runs(asked["runs"], len(self._entries))
+        for number in numbers:
+            if self._entries[number].kind != FILE:
+                raise PeerError(f"a target asked for the content of {show(self._entries[number].path)}, which is no file")
+        offsets = {}
+        for number, prefixes in asked["partial"]:
+            offset = self._agreed(self._entries[number], prefixes)
+            if offset:
+                offsets[number] = offset
+        return Group(numbers, offsets, asked["sinks"])
+
+    def _agreed(self, entry: Entry, prefixes: List[Tuple[int, str]]) -> int:
+        """How much of a file a target already has: the longest of its prefixes whose hash is that of ours."""
+        digest, done, agreed = hashlib.sha256(), 0, 0
+        with open_scanned(self._root, entry) as fd:
+            for length, sha256 in prefixes:
+                if not done < length <= entry.size:
+                    break
+                hash_into(digest, fd, length - done, entry.path)
+                done = length
+                if digest.hexdigest() != sha256:
+                    break
+                agreed = length
+        return agreed
 
 
 def _open(src: bytes) -> bytes:
@@ -112,17 +190,11 @@ def _open(src: bytes) -> bytes:
     return root
 
 
-def _send(channel: Channel, root: bytes, entries: List[Entry], hashes: Dict[bytes, str], want: List[Any]) -> None:
-    for number in want:
-        entry = entries[number]
-        digest = hashlib.sha256()
-        channel.send_frame(FILE_INDEX, INDEX.pack(number))
-        for data in read_file(root, entry):
-            digest.update(data)
-            channel.send_frame(DATA, data)
-        if digest.hexdigest() != hashes[entry.path]:
-            raise TreeError(
-                f"{show(entry.path)} changed after it was listed; stop what writes to the environment and run again"
-            )
-        channel.send_frame(SUM, digest.digest())
-    channel.send("sent")
+def serve(channel: Channel, request: Message) -> None:
+    """Answer one relay; ``scan`` has ``src``, ``exclude``, ``full`` and ``check``. See docs/protocol.md."""
+    source = Source(channel, request)
+    try:
+        channel.send("tree", **source.describe(bool(request.get("interpreter"))))
+        source.converse()
+    finally:
+        source.close()

@@ -9,125 +9,86 @@ hashed and the digest of the whole tree was found equal to the source's.
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
-import hashlib
 import os
-import shutil
-import stat
+import threading
 import time
-from dataclasses import dataclass, field
-from typing import Any, Dict, List, Optional, Tuple
+from typing import TYPE_CHECKING, Any, Dict, Iterator, List, Optional, Tuple
 
 from ansible_collections.ddtree.fleet.plugins.module_utils import _manifest, _releases
-from ansible_collections.ddtree.fleet.plugins.module_utils._index import QUIET_NS, HashIndex, index_path
+from ansible_collections.ddtree.fleet.plugins.module_utils._index import OWN_QUIET_NS
 from ansible_collections.ddtree.fleet.plugins.module_utils._lease import Lease
 from ansible_collections.ddtree.fleet.plugins.module_utils._stream import bytecode, environment
-from ansible_collections.ddtree.fleet.plugins.module_utils._stream.progress import Progress
-from ansible_collections.ddtree.fleet.plugins.module_utils._stream.source import hash_known
+from ansible_collections.ddtree.fleet.plugins.module_utils._stream.codec import find_codec
+from ansible_collections.ddtree.fleet.plugins.module_utils._stream.listing import (
+    check_rows,
+    folder_digest,
+    folders,
+)
+from ansible_collections.ddtree.fleet.plugins.module_utils._stream.local import Local, LocalTree
+from ansible_collections.ddtree.fleet.plugins.module_utils._stream.progress import Progress, peak_memory
+from ansible_collections.ddtree.fleet.plugins.module_utils._stream.receiver import FrameReader, Prefixes, Receiver
+from ansible_collections.ddtree.fleet.plugins.module_utils._stream.staging import Plan, Staging
 from ansible_collections.ddtree.fleet.plugins.module_utils._stream.wire import (
-    DATA,
-    FILE_INDEX,
-    INDEX,
-    SUM,
     Channel,
     Message,
     PeerError,
-    Row,
-    check_rows,
     decode_path,
-    entry_row,
-    folder_digest,
-    folders,
-    parse_message,
     receive_rows,
 )
 from ansible_collections.ddtree.fleet.plugins.module_utils._tree import (
-    DIRECTORY,
     FILE,
-    IGNORED_NAME,
     LINK,
     Entry,
     TreeError,
-    read_file,
     scan,
     show,
     tree_digest,
 )
 
-BLOCK = 4096
-SPARE_BYTES = 64 << 20
+if TYPE_CHECKING:
+    from ansible_collections.ddtree.fleet.plugins.module_utils._stream.direct import Stripes
+    from ansible_collections.ddtree.fleet.plugins.module_utils._stream.relocation import Move, Relocated
+
 DRIFT_SHOWN = 5
+CHANGES_SHOWN = 50
+LISTEN_S = 30.0
 
 
-@dataclass
-class LocalTree:
-    """A tree on this host whose content can be used again. Only a release may share inodes with a new one."""
-
-    root: bytes
-    entries: List[Entry]
-    hashes: Dict[bytes, str]
-    release: str = ""
-    by_path: Dict[bytes, Entry] = field(default_factory=dict)
-
-    def __post_init__(self) -> None:
-        self.by_path = {entry.path: entry for entry in self.entries}
-
-
-@dataclass(frozen=True)
-class Origin:
-    """Where a wanted file's content comes from: a local file, or the stream when ``tree`` is None."""
-
-    tree: Optional[LocalTree]
-    entry: Optional[Entry] = None
-    how: str = "sent"  # "kept" (already in staging), "linked", "copied", "sent", "repeated" (same content as a sent or kept one)
-
-
-class Receiver:
-    """One stream into one dest."""
+class Target:
+    """One stream into one store: the releases of a dest, or its interpreters."""
 
     def __init__(self, channel: Channel, request: Message) -> None:
         self.channel = channel
-        self.store = _releases.Store(request["dest"])
-        self.dest = os.fsencode(self.store.dest)
+        store = _releases.Store(request["dest"])
+        self.dest = os.fsencode(store.dest)
+        self.environments = store
+        self.store = store.interpreters() if request["interpreter"] else store
         self.check = bool(request["check"])
-        self.full = bool(request["full"])
         self.who = request["who"]
-        self.tree = os.fsencode(os.path.join(self.store.staging, "tree"))
-        self.incoming = os.fsencode(os.path.join(self.store.staging, "incoming"))
-        self.index = HashIndex(index_path(os.fsencode(self.store.root)))
-        self.local: List[LocalTree] = []
-        self.staged: Optional[LocalTree] = None
-        self.wanted: List[Entry] = []
-        self.hashes: Dict[bytes, str] = {}
-        self.origins: Dict[bytes, Origin] = {}
+        self.local = Local(channel, self.store, request["seeds"], bool(request["full"]))
+        self.staging = Staging(self.store)
+        self.link = bool(request["link"])
+        self.plan: Optional[Plan] = None
+        self.prefixes: Dict[int, Prefixes] = {}
+        self.moves: List[Move] = []
         self.seconds: Dict[str, float] = {}
 
     # what is here
 
-    def read_local(self) -> None:
-        """List and hash the releases, the directory at dest if there is one, and an interrupted staging."""
-        progress = Progress(self.channel, "local")
-        for release in self.store.releases():
-            self.local.append(self._read_tree(os.fsencode(self.store.path(release)), progress, release))
-        if self.store.dest_kind() == "directory":
-            self.local.append(self._read_tree(self.dest, progress))
-        if os.path.isdir(self.tree):
-            self.staged = self._read_tree(self.tree, progress)
-        if self.local and not self.check:
-            self.index.save()
-
-    def _read_tree(self, root: bytes, progress: Progress, release: str = "") -> LocalTree:
-        entries = scan(root)
-        return LocalTree(root, entries, hash_known(root, entries, self.index, self.full, progress), release)
-
     def look(self, digest: str, repair: bool) -> Dict[str, Any]:
         """Whether the release is here and whole. Raises TreeError when it is here and was changed, unless it is to be repaired."""
         release = _releases.release_id(digest)
-        tree = next((tree for tree in self.local if tree.release == release), None)
-        if tree is None:
+        if release not in self.store.releases():
             return {"present": False, "release": release}
-        if tree_digest(tree.entries, tree.hashes) == digest:
-            return {"present": True, "release": release, "active": self.store.active() == release}
+        facts = self.store.describe(release)
+        tree = self.local.release(release)
+        installed = facts.get("installed_digest", digest)
+        if tree_digest(tree.entries, tree.hashes) == installed and facts.get("received_digest", digest) == digest:
+            if not self.check:
+                self.local.save()
+            return {"present": True, "release": release, "installed": installed}
         if repair:
             return {"present": False, "release": release}
         raise TreeError(
@@ -150,391 +111,335 @@ class Receiver:
 
     def prepare(self, request: Message) -> Dict[str, Any]:
         """Learn the source's listing, check that it can stand here, and decide where every file comes from."""
-        self.wanted, self.hashes = check_rows(self._listing())
-        if tree_digest(self.wanted, self.hashes) != request["digest"]:
-            raise PeerError("the source's listing does not have the digest that the source named")
-        environment.check_interpreter(request["environment"], self.dest)
-        release = self.store.path(_releases.release_id(request["digest"]))
-        links = environment.check_outside_links(self.wanted, self.dest, os.fsencode(release))
-        self._decide()
-        self._check_space()
-        want = [number for number, entry in enumerate(self.wanted) if self._how(entry) == "sent"]
+        with self._timed("compare"):
+            staged = self.staging.read(self.local)
+            wanted, hashes = self._listing(staged)
+            if tree_digest(wanted, hashes) != request["digest"]:
+                raise PeerError("the source's listing does not have the digest that the source named")
+            links = self._check_environment(request, wanted)
+            plan = self.plan = Plan(wanted, hashes, staged, self.link)
+            plan.decide(self.local.find({hashes[e.path]: e.size for e in wanted if e.kind == FILE}))
+            self.staging.check_space(plan.space())
+            self.prefixes = self.staging.prefixes(plan)
+            if not self.check:
+                self.local.save()
+        sent = plan.sent()
+        reused, origins = plan.figures()
         return {
-            "want": want,
-            "bytes": sum(self.wanted[number].size for number in want),
-            "reused": self._figures(),
+            "want": sent,
+            "partial": [[number, found.listed()] for number, found in self.prefixes.items()],
+            "bytes": sum(wanted[number].size for number in sent),
+            "reused": reused,
+            "origins": origins,
             "links": links,
+            "changes": self._changes(wanted, hashes) if request["changes"] else {},
+            "missing_seeds": self.local.missing_seeds,
         }
 
-    def _listing(self) -> List[Row]:
-        """All rows of the source's listing; only directories that no local tree has just so are asked for."""
-        known: Dict[Tuple[bytes, str], List[Row]] = {}
-        for tree in self.local + ([self.staged] if self.staged else []):
-            for path, children in folders(tree.entries).items():
-                known[path, folder_digest(children, tree.hashes)] = [
-                    entry_row(entry, tree.hashes) for entry in children
-                ]
-        rows: List[Row] = []
+    def _check_environment(self, request: Message, wanted: List[Entry]) -> List[str]:
+        """Raise TreeError when the environment could not work here; gives the links that lead out of it."""
+        if request["environment"]:
+            from ansible_collections.ddtree.fleet.plugins.module_utils._stream import interpreter  # seldom needed twice
+
+            shipped = request["shipped"]
+            at = os.fsencode(self.environments.interpreters().path(shipped)) if shipped else None
+            if not shipped:
+                environment.check_interpreter(request["environment"], self.dest)
+            self.moves = interpreter.moves_for(request["environment"], self.dest, at)
+        release = self.store.path(_releases.release_id(request["digest"]))
+        moved = [e._replace(target=_moved(e.target, self.moves)) if e.kind == LINK else e for e in wanted]
+        return environment.check_outside_links(moved, self.dest, os.fsencode(release))
+
+    def _listing(self, staged: Optional[LocalTree]) -> Tuple[List[Entry], Dict[bytes, str]]:
+        """The source's listing; only directories that neither staging nor the likeliest release has just so are asked for."""
+        entries: List[Entry] = []
+        hashes: Dict[bytes, str] = {}
+        known: Dict[Tuple[bytes, str], Tuple[LocalTree, List[Entry]]] = {}
+        for tree in (self.local.base(), staged):
+            if tree:
+                for path, children in folders(tree.entries).items():
+                    known[path, folder_digest(children, tree.hashes)] = tree, children
         unknown = []
         for number, (path, digest) in enumerate(receive_rows(self.channel, "folders")):
-            if (decode_path(path), digest) in known:
-                rows += known[decode_path(path), digest]
-            else:
+            tree, children = known.get((decode_path(path), digest), (None, []))
+            if tree is None:
                 unknown.append(number)
+            for entry in children:
+                entries.append(entry)
+                if tree and entry.kind == FILE:
+                    hashes[entry.path] = tree.hashes[entry.path]
         self.channel.send("unknown", want=unknown)
-        return rows + receive_rows(self.channel, "entries")
+        return check_rows(receive_rows(self.channel, "entries"), entries, hashes)
 
-    def _decide(self) -> None:
-        staged = self.staged
-        kept = {entry.path for entry in self.wanted if entry.kind == FILE and self._keepable(entry)}
-        arriving = {self.hashes[path] for path in kept}  # content that is in staging once the stream ends
-        by_hash: Dict[str, Tuple[LocalTree, Entry]] = {}
-        for tree in self.local:  # not from staging, which is changed while files are copied
-            for path, sha256 in tree.hashes.items():
-                by_hash.setdefault(sha256, (tree, tree.by_path[path]))
-        for entry in self.wanted:
-            if entry.kind != FILE:
-                continue
-            sha256 = self.hashes[entry.path]
-            if staged and entry.path in kept:
-                self.origins[entry.path] = Origin(staged, staged.by_path[entry.path], "kept")
-                continue
-            link = self._linkable(entry, sha256)
-            found = by_hash.get(sha256)
-            if link:
-                self.origins[entry.path] = link
-            elif found:
-                self.origins[entry.path] = Origin(found[0], found[1], "copied")
-            elif sha256 in arriving:
-                self.origins[entry.path] = Origin(None, None, "repeated")
-            else:
-                arriving.add(sha256)
-                self.origins[entry.path] = Origin(None)
-
-    def _keepable(self, new: Entry) -> bool:
-        """Whether the staged file may become the wanted one in place: an inode shared with a release must not be changed."""
-        if not self.staged or self.staged.hashes.get(new.path) != self.hashes.get(new.path):
-            return False
-        old = self.staged.by_path[new.path]
-        return old.nlink == 1 or (old.mode, old.mtime_ns) == (new.mode, new.mtime_ns)
-
-    def _linkable(self, entry: Entry, sha256: str) -> Optional[Origin]:
-        """The same file of an earlier release, if it is the same in all that an inode holds."""
-        for tree in reversed(self.local):
-            other = tree.by_path.get(entry.path)
-            if tree.release and other and tree.hashes.get(entry.path) == sha256:
-                if (other.mode, other.mtime_ns) == (entry.mode, entry.mtime_ns):
-                    return Origin(tree, other, "linked")
-        return None
-
-    def _how(self, entry: Entry) -> str:
-        return self.origins[entry.path].how if entry.kind == FILE else ""
-
-    def _figures(self) -> Dict[str, Dict[str, int]]:
-        figures = {how: {"files": 0, "bytes": 0} for how in ("kept", "linked", "copied", "sent", "repeated")}
-        for entry in self.wanted:
-            if entry.kind == FILE:
-                figures[self._how(entry)]["files"] += 1
-                figures[self._how(entry)]["bytes"] += entry.size
-        return figures
-
-    def _check_space(self) -> None:
-        new = [entry for entry in self.wanted if self._how(entry) in ("copied", "sent", "repeated")]
-        needed = sum(-(-entry.size // BLOCK) * BLOCK for entry in new) + BLOCK * len(new)
-        needed += sum(entry.size for entry in bytecode.modules(new)) + SPARE_BYTES
-        place = self.store.root
-        while not os.path.exists(place):
-            place = os.path.dirname(place)
-        status = os.statvfs(place)
-        free = status.f_bavail * status.f_frsize
-        if free < needed:
-            raise TreeError(
-                f"{self.store.root} has {readable_size(free)} free, the release needs {readable_size(needed)}; free space, "
-                "prune old releases, or set dest to another file system"
-            )
+    def _changes(self, wanted: List[Entry], hashes: Dict[bytes, str]) -> Dict[str, Any]:
+        """What differs from the release that is likely to be replaced, each list cut off; for a diff."""
+        base = self.local.base()
+        before = base.by_path if base else {}
+        old_hashes = base.hashes if base else {}
+        after = {entry.path: entry for entry in wanted}
+        lists = {
+            "added": [path for path in after if path not in before],
+            "changed": [
+                path
+                for path, new in after.items()
+                if path in before
+                and (new.kind, new.mode, new.target, hashes.get(path))
+                != (before[path].kind, before[path].mode, before[path].target, old_hashes.get(path))
+            ],
+            "removed": [path for path in before if path not in after],
+        }
+        return {
+            "against": base.release if base and base.release else "dest" if base else "",
+            "counts": {kind: len(found) for kind, found in lists.items()},
+            "sizes": {show(path): after[path].size for path in (lists["added"] + lists["changed"])[: 2 * CHANGES_SHOWN]},
+            **{kind: [show(path) for path in found[:CHANGES_SHOWN]] for kind, found in lists.items()},
+        }
 
     # the release
 
-    def build(self) -> None:
-        """Put directories, links and everything that is already on this host into staging."""
-        started = time.monotonic()
-        self.store.create()
-        os.makedirs(self.tree, mode=0o755, exist_ok=True)
-        shutil.rmtree(self.incoming, ignore_errors=True)
-        os.mkdir(self.incoming, 0o700)
-        self._clear_staging()
-        progress = Progress(self.channel, "reuse")
-        for entry in self.wanted:
-            path = os.path.join(self.tree, entry.path)
-            if entry.kind == DIRECTORY:
-                if not os.path.isdir(path):
-                    os.mkdir(path, 0o700)
-            elif entry.kind == LINK:
-                self._make_link(path, entry)
-            else:
-                self._reuse(path, entry)
-                progress.add(1, entry.size)
-        self.seconds["reuse"] = time.monotonic() - started
+    def build(self) -> Plan:
+        plan = self._planned()
+        with self._timed("reuse"):
+            self.staging.build(plan, self.prefixes, Progress(self.channel, "reuse"))
+        return plan
 
-    def _clear_staging(self) -> None:
-        """Remove from staging what the wanted tree has not, or has as something else, and all bytecode, which nothing lists."""
-        for folder, names, files in os.walk(self.tree):
-            path = os.path.join(folder, IGNORED_NAME)
-            if IGNORED_NAME in names:
-                names.remove(IGNORED_NAME)
-            if os.path.islink(path) or IGNORED_NAME in files:
-                os.unlink(path)
-            elif os.path.isdir(path):
-                shutil.rmtree(path)
-        wanted = {entry.path: entry for entry in self.wanted}
-        for old in scan(self.tree):
-            path, new = os.path.join(self.tree, old.path), wanted.get(old.path)
-            if new is not None and new.kind == old.kind and (old.kind != FILE or self._how(new) == "kept"):
-                continue
-            if not os.path.lexists(path):  # went with its directory
-                continue
-            if old.kind == DIRECTORY:
-                shutil.rmtree(path)
-            else:
-                os.unlink(path)
-
-    def _make_link(self, path: bytes, entry: Entry) -> None:
-        if os.path.lexists(path):
-            if os.readlink(path) == entry.target:
-                return
-            os.unlink(path)
-        os.symlink(entry.target, path)
-        os.utime(path, ns=(entry.mtime_ns, entry.mtime_ns), follow_symlinks=False)
-
-    def _reuse(self, path: bytes, entry: Entry) -> None:
-        origin = self.origins[entry.path]
-        if origin.how == "kept":
-            os.chmod(path, entry.mode)
-            os.utime(path, ns=(entry.mtime_ns, entry.mtime_ns))
-        elif origin.tree and origin.entry and origin.how == "linked":
-            os.link(os.path.join(origin.tree.root, origin.entry.path), path, follow_symlinks=False)
-        elif origin.tree and origin.entry:
-            self._copy(origin.tree.root, origin.entry, entry)
-
-    def _copy(self, root: bytes, old: Entry, new: Entry) -> None:
-        """Copy a local file, hashing what is read: a hash remembered for it must still hold."""
-        with Incoming(self, new) as incoming:
-            for data in read_file(root, old):
-                incoming.write(data)
-        incoming.finish(
-            f"{show(os.path.join(root, old.path))} is not what it was when it was hashed; run again with verify: full"
-        )
-
-    def receive(self) -> None:
-        """Take the files of the stream until ``sent``; each must be one that was asked for, with the hash that was listed."""
-        started = time.monotonic()
-        progress = Progress(self.channel, "receive")
-        waiting = {number for number, entry in enumerate(self.wanted) if self._how(entry) == "sent"}
-        while True:
-            kind, payload = self.channel.receive_frame()
-            if kind != FILE_INDEX:
-                parse_message((kind, payload), "sent")
-                break
-            (number,) = INDEX.unpack(payload)
-            if number not in waiting:
-                raise PeerError(f"the source sent file {number}, which was not asked for")
-            waiting.remove(number)
-            self._receive_file(self.wanted[number])
-            progress.add(1, self.wanted[number].size)
-        if waiting:
-            raise PeerError(f"the source ended without {len(waiting)} of the files that were asked for")
-        self._repeat()
-        self.seconds["receive"] = time.monotonic() - started
-
-    def _receive_file(self, entry: Entry) -> None:
-        with Incoming(self, entry) as incoming:
-            while True:
-                kind, payload = self.channel.receive_frame()
-                if kind == SUM:
-                    break
-                if kind != DATA:
-                    parse_message((kind, payload))
-                    raise PeerError("the source stopped in the middle of a file")
-                incoming.write(payload)
-        incoming.finish(f"{show(entry.path)} arrived with other content than the source listed; run again")
-
-    def _repeat(self) -> None:
-        first = {self.hashes[entry.path]: entry for entry in self.wanted if self._how(entry) in ("sent", "kept")}
-        for entry in self.wanted:
-            if self._how(entry) == "repeated":
-                sent = first[self.hashes[entry.path]]
-                st = os.lstat(os.path.join(self.tree, sent.path))
-                self._copy(self.tree, sent._replace(inode=st.st_ino), entry)
+    def receive(self, peer: FrameReader) -> int:
+        """Take the files of the stream; gives how many bytes of them were here from an interrupted one."""
+        plan = self._planned()
+        with self._timed("receive"):
+            sent = set(plan.sent())
+            progress = Progress(self.channel, "receive")
+            receiver = Receiver(self.staging.tree, plan.wanted, plan.hashes, sent, self.prefixes, progress)
+            receiver.receive(peer)
+            self.staging.repeat(plan)
+        return receiver.resumed
 
     def commit(self, request: Message) -> Dict[str, Any]:
-        """Prove the staged tree, compile its bytecode, make it durable, and give it its name."""
-        self._finish_directories()
-        staged = scan(self.tree)
-        digest = request["digest"]
-        listed = {entry.path: self.hashes.get(entry.path, "") for entry in staged}
-        if tree_digest(staged, listed) != digest:
-            raise TreeError("the staged tree is not the source's tree; something else writes to staging")
-        compiled = (
-            self._compile(request)
-            if request["bytecode"] and request["environment"]
-            else {"compiled": 0, "reused": 0, "refused": 0}
-        )
-        started = time.monotonic()
-        with Progress(self.channel, "sync").heartbeat():
-            sync_filesystem(self.tree)
-        self.seconds["sync"] = time.monotonic() - started
-        release = _releases.release_id(digest)
-        files = [entry for entry in self.wanted if entry.kind == FILE]
-        facts = {
-            "received_digest": digest,
-            "installed_digest": digest,
+        """Prove the staged tree, adapt it to this host, compile its bytecode, make it durable, and give it its name."""
+        plan, digest = self._planned(), request["digest"]
+        with self._timed("prove"):
+            self.staging.finish_directories(plan.wanted)
+            staged = scan(self.staging.tree)
+            if tree_digest(staged, {entry.path: plan.hashes.get(entry.path, "") for entry in staged}) != digest:
+                raise TreeError("the staged tree is not the source's tree; something else writes to staging")
+        hashes, relocated = plan.hashes, None
+        if self.moves:
+            from ansible_collections.ddtree.fleet.plugins.module_utils._stream.relocation import (
+                relocate,  # seldom needed
+            )
+
+            with self._timed("relocate"):
+                relocated = relocate(self.staging.tree, staged, self.moves)
+                hashes = {**plan.hashes, **relocated.rewritten}
+                staged = scan(self.staging.tree)
+        self._set_special(request["special"])
+        compiled = {"compiled": 0, "reused": 0, "refused": 0}
+        if request["bytecode"] and request["environment"]:
+            with self._timed("bytecode"):
+                compiled = self._compile(plan, request)
+        with self._timed("sync"), Progress(self.channel, "sync").heartbeat():
+            sync_filesystem(self.staging.tree)
+        with self._timed("commit"):
+            release = _releases.release_id(digest)
+            facts = self._facts(request, tree_digest(staged, hashes), relocated)
+            manifest = _manifest.render(staged, hashes, label=f"release {release}")
+            _releases.write_atomically(self.store.manifest_path(release), manifest)
+            self.store.write_meta(release, facts)
+            self.staging.publish(os.fsencode(self.store.path(release)))
+            self._remember(os.fsencode(self.store.path(release)), hashes)
+            self.store.record("committed", release, actor=self.who, source=request["source"])
+        return {
+            "installed": facts["installed_digest"],
+            "relocated": facts["relocated"],
+            "bytecode": compiled,
+            "reused": plan.figures()[0],
+        }
+
+    def _facts(self, request: Message, installed: str, relocated: Optional[Relocated]) -> Dict[str, Any]:
+        files = [entry for entry in self._planned().wanted if entry.kind == FILE]
+        return {
+            "received_digest": request["digest"],
+            "installed_digest": installed,
             "committed": _releases.now(),
             "files": len(files),
             "bytes": sum(entry.size for entry in files),
-            "entries": len(self.wanted),
+            "entries": len(self._planned().wanted),
             "environment": request["environment"],
+            "interpreter": request["shipped"],
             "source": request["source"],
             "src": request["src"],
             "bytecode": request["bytecode"],
+            "relocated": _describe(relocated, self.moves) if relocated else {},
         }
-        _releases.write_atomically(
-            self.store.manifest_path(release), _manifest.render(staged, self.hashes, label=f"release {release}")
-        )
-        self.store.write_meta(release, facts)
-        self._publish(os.fsencode(self.store.path(release)))
-        self._remember(os.fsencode(self.store.path(release)))
-        self.store.record("committed", release, actor=self.who, source=request["source"])
-        return {"bytecode": compiled, "seconds": {name: round(value, 3) for name, value in self.seconds.items()}}
 
-    def _finish_directories(self) -> None:
-        os.chmod(self.tree, 0o755)
-        for entry in reversed(self.wanted):
-            if entry.kind == DIRECTORY:
-                os.chmod(os.path.join(self.tree, entry.path), entry.mode)
+    def _set_special(self, special: List[Tuple[str, int]]) -> None:
+        """Give files the set-user-ID bits that were asked for."""
+        for path, mode in special:
+            entry = next((e for e in self._planned().wanted if e.path == decode_path(path)), None)
+            if entry and entry.kind == FILE:
+                os.chmod(os.path.join(self.staging.tree, entry.path), mode & 0o7777)
 
-    def _compile(self, request: Message) -> Dict[str, int]:
-        started = time.monotonic()
-        tag = bytecode.cache_tag(self.tree)
-        release = _releases.release_id(request["digest"])
-        others = [tree for tree in reversed(self.local) if tree.release and tree.release != release]
-        compiled = [tree for tree in others if self.store.describe(tree.release).get("bytecode")]
+    def _compile(self, plan: Plan, request: Message) -> Dict[str, int]:
+        tag = bytecode.cache_tag(self.staging.tree)
+        base = self.local.base()
+        compiled = base if base and base.release and self.store.describe(base.release).get("bytecode") else None
         needed, reused = [], 0
-        for entry in bytecode.modules(self.wanted):
+        for entry in bytecode.modules(plan.wanted):
             target = bytecode.bytecode_path(entry.path, tag)
-            full = os.path.join(self.tree, target)
+            full = os.path.join(self.staging.tree, target)
             os.makedirs(os.path.dirname(full), mode=0o755, exist_ok=True)
             if os.path.lexists(full):
                 os.unlink(full)
-            old = self._old_bytecode(compiled, entry, target)
-            if old:
-                os.link(old, full)
-                reused += 1
-            else:
-                needed.append(entry.path)
+            if compiled and compiled.hashes.get(entry.path) == plan.hashes[entry.path]:
+                with contextlib.suppress(OSError):
+                    os.link(os.path.join(compiled.root, target), full)
+                    reused += 1
+                    continue
+            needed.append(entry.path)
         progress = Progress(self.channel, "bytecode")
-        figures = bytecode.compile_modules(self.tree, self.dest, needed, tag, lambda count: progress.add(1))
-        self.seconds["bytecode"] = time.monotonic() - started
+        figures = bytecode.compile_modules(self.staging.tree, self.dest, needed, tag, lambda count: progress.add(1))
         return {**figures, "reused": reused}
 
-    def _old_bytecode(self, trees: List[LocalTree], entry: Entry, target: bytes) -> Optional[bytes]:
-        """Bytecode that this collection compiled from the same module at the same path, in one of ``trees``."""
-        for tree in trees:
-            path = os.path.join(tree.root, target)
-            if tree.hashes.get(entry.path) == self.hashes[entry.path] and os.path.isfile(path):
-                return path
-        return None
-
-    def _publish(self, release: bytes) -> None:
-        if os.path.isdir(release):  # being repaired
-            _releases.exchange(os.fsdecode(self.tree), os.fsdecode(release))
-        else:
-            os.rename(self.tree, release)
-        _releases.sync_directory(self.store.root)
-        shutil.rmtree(self.store.staging)
-
-    def _remember(self, release: bytes) -> None:
-        """Index the release as it stands, once its files have been quiet for long enough for their ctimes to tell."""
+    def _remember(self, release: bytes, hashes: Dict[bytes, str]) -> None:
+        """Index the release as it stands, once the clock has moved on from the last change of any of its files."""
         entries = [entry for entry in scan(release) if entry.kind == FILE]
         youngest = max((entry.ctime_ns for entry in entries), default=0)
-        time.sleep(max(0.0, (youngest + QUIET_NS - time.time_ns()) / 1e9 + 0.01))
+        time.sleep(min(1.0, max(0.0, (youngest + OWN_QUIET_NS - time.time_ns()) / 1e9 + 0.001)))
         for entry in entries:
-            self.index.add(entry, self.hashes[entry.path])
-        self.index.save()
+            self.local.index.add(entry, hashes[entry.path], quiet_ns=OWN_QUIET_NS)
+        self.local.index.save()
+
+    def _planned(self) -> Plan:
+        if self.plan is None:
+            raise PeerError("the relay asked for a release before it said which one")
+        return self.plan
+
+    @contextlib.contextmanager
+    def _timed(self, phase: str) -> Iterator[None]:
+        started = time.monotonic()
+        yield
+        self.seconds[phase] = round(time.monotonic() - started, 3)
 
 
-class Incoming:
-    """A file being written beside the staged tree; ``finish`` moves it in, but only with the listed size and hash."""
+def _describe(relocated: Relocated, moves: List[Move]) -> Dict[str, Any]:
+    return {
+        "moves": [[show(move.old), show(move.new)] for move in moves],
+        "files": [show(path) for path in sorted(relocated.rewritten)],
+        "links": [show(path) for path in sorted(relocated.links)],
+        "leftovers": relocated.leftovers,
+        "leftover_count": relocated.leftover_count,
+    }
 
-    def __init__(self, receiver: Receiver, entry: Entry) -> None:
-        self._receiver = receiver
-        self._entry = entry
-        self._path = os.path.join(receiver.incoming, b"file")
-        self._digest = hashlib.sha256()
-        self._left = entry.size
 
-    def __enter__(self) -> Incoming:
-        flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_CLOEXEC
-        self._file = open(os.open(self._path, flags, 0o600), "wb", buffering=0)
-        return self
+def _moved(target: bytes, moves: List[Move]) -> bytes:
+    """Where a link will lead once the tree is relocated."""
+    for move in moves:
+        if target == move.old or target.startswith(move.old + b"/"):
+            return move.new + target[len(move.old) :]
+    return target
 
-    def write(self, data: bytes) -> None:
-        self._left -= len(data)
-        if self._left < 0:
-            raise PeerError(f"{show(self._entry.path)} is longer than the source listed")
-        self._digest.update(data)
-        view = memoryview(data)
+
+class _Listening:
+    """A source's own connection being waited for, while the relay tells the source about it."""
+
+    def __init__(self, message: Message) -> None:
+        from ansible_collections.ddtree.fleet.plugins.module_utils._stream import direct  # large, and seldom needed
+
+        self._problem_types = (OSError, PeerError, direct.DirectError)
+        self.addresses = direct.addresses()
+        own = (message["certificate"], message["key"])
+        low, high = message["ports"]
+        self._listener = direct.Listener((low, high), own, message["peer"], message["streams"])
+        self.port = self._listener.port
+        self._idle = message["idle"]
+        self._peer: Optional[Stripes] = None
+        self._problem = "nobody connected"
+        self._thread = threading.Thread(target=self._accept, daemon=True)
+        self._thread.start()
+
+    def _accept(self) -> None:
         try:
-            while view:
-                view = view[self._file.write(view) :]
-        except OSError as error:
-            raise TreeError(
-                f"{show(self._path)}: {error.strerror}; what arrived stays there, and the next run goes on with it"
-            ) from error
+            self._peer = self._listener.accept(LISTEN_S)
+            self._peer.idle = self._idle
+        except self._problem_types as error:
+            self._problem = str(error)
 
-    def __exit__(self, *_: object) -> None:
-        os.fchmod(self._file.fileno(), stat.S_IMODE(self._entry.mode))
-        os.utime(self._file.fileno(), ns=(self._entry.mtime_ns, self._entry.mtime_ns))
-        self._file.close()
+    def peer(self) -> Stripes:
+        self._thread.join(LISTEN_S)
+        if self._peer is None:
+            raise PeerError(f"the source did not connect: {self._problem}")
+        return self._peer
 
-    def finish(self, problem: str) -> None:
-        if self._left or self._digest.hexdigest() != self._receiver.hashes[self._entry.path]:
-            os.unlink(self._path)
-            raise PeerError(problem)
-        os.replace(self._path, os.path.join(self._receiver.tree, self._entry.path))
+    def close(self) -> None:
+        self._listener.close()
+        if self._peer:
+            with contextlib.suppress(OSError, PeerError):
+                self._peer.close(abort=True)
 
 
 def serve(channel: Channel, request: Message) -> None:
-    """Answer one relay; ``open`` has ``dest``, ``run``, ``who``, ``take_over``, ``check`` and ``full``. See docs/protocol.md."""
-    receiver = Receiver(channel, request)
-    lease, run = Lease(receiver.store.dest), request["run"]
-    if receiver.check:
-        _converse(channel, receiver)
+    """Answer one relay; ``open`` has ``dest``, ``run``, ``who``, ``check``, ``full`` and more. See docs/protocol.md."""
+    target = Target(channel, request)
+    lease, run = Lease(target.environments.dest), request["run"]
+    if target.check:
+        _converse(channel, target)
         return
     taken = lease.acquire(run, request["who"], take_over=request["take_over"])
     try:
-        _converse(channel, receiver)
+        _converse(channel, target)
     finally:
         if taken:
             lease.release(run)
 
 
-def _converse(channel: Channel, receiver: Receiver) -> None:
-    receiver.read_local()
-    channel.send("opened", releases=receiver.store.releases(), dest_kind=receiver.store.dest_kind())
-    question = channel.receive("look", "bye")
-    if question["op"] == "bye":
-        return
-    channel.send("state", **receiver.look(question["digest"], question["repair"]))
-    request = channel.receive("prepare", "bye")
-    if request["op"] == "bye":
-        return
-    channel.send("need", **receiver.prepare(request))
-    if channel.receive("build", "bye")["op"] == "bye":
-        return
-    receiver.build()
-    channel.send("built")
-    receiver.receive()
-    channel.send("committed", **receiver.commit(request))
+def _converse(channel: Channel, target: Target) -> None:
+    target.local.base()
+    codec = find_codec()
+    channel.send("opened", codec=codec.backend if codec else "")
+    request: Message = {}
+    listening: Optional[_Listening] = None
+    try:
+        while True:
+            message = channel.receive("look", "check", "prepare", "listen", "build", "bye")
+            if message["op"] == "look":
+                channel.send("state", **target.look(message["digest"], message["repair"]))
+            elif message["op"] == "check":
+                channel.send("checked", why=_why_not(message["environment"], target.dest))
+            elif message["op"] == "prepare":
+                request = message
+                channel.send("need", **target.prepare(request))
+            elif message["op"] == "listen":
+                listening = _Listening(message)
+                channel.send("listening", port=listening.port, addresses=listening.addresses)
+            elif message["op"] == "build":
+                target.build()
+                channel.send("built")
+                peer = listening.peer() if listening and message["direct"] else channel
+                resumed = target.receive(peer)
+                done = target.commit(request)
+                wire = peer.received
+                channel.send(
+                    "committed",
+                    resumed=resumed,
+                    wire=wire,
+                    peak_memory=peak_memory(),
+                    seconds=target.seconds,
+                    **done,
+                )
+            else:
+                return
+    finally:
+        if listening:
+            listening.close()
+
+
+def _why_not(described: Dict[str, Any], dest: bytes) -> str:
+    """Why an environment's interpreter does not do here; empty when it does."""
+    try:
+        environment.check_interpreter(described, dest)
+    except TreeError as error:
+        return str(error)
+    return ""
 
 
 def sync_filesystem(path: bytes) -> None:
@@ -550,7 +455,3 @@ def sync_filesystem(path: bytes) -> None:
             raise OSError(number, os.strerror(number))
     finally:
         os.close(fd)
-
-
-def readable_size(size: int) -> str:
-    return f"{size / (1 << 30):.1f} GiB" if size >= 1 << 30 else f"{size / (1 << 20):.0f} MiB"

@@ -1,39 +1,40 @@
 # Copyright (c) 2026, the ddtree.fleet authors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""The wire: frames between the relay and an agent, over the standard streams of one remote command.
+"""The wire: frames between the relay and an agent over the standard streams of one remote command, or between two agents.
 
 A frame is a type byte, a big-endian 32-bit length, and that many bytes:
 
-==========  ========================================================================
+==========  ==========================================================================================
 ``MESSAGE`` a JSON object with the key ``op``; everything but file content
 ``PACKED``  the same, zlib-compressed, for long ones
-``FILE``    the index of the file whose content follows, 32-bit big-endian
-``DATA``    a piece of its content
-``SUM``     the raw SHA-256 of the content as it was read; the file is complete
-==========  ========================================================================
+``BLOCK``   a piece of the files' content: how it is packed, its unpacked size, and the packed bytes
+==========  ==========================================================================================
 
-docs/protocol.md has the order of the messages. Paths in JSON are UTF-8 with surrogate escapes.
+Content is sent in groups: a ``group`` message says which files follow, and its blocks are cut from their contents one after
+the other, without regard to where one file ends. docs/protocol.md has the order of the messages. Paths in JSON are UTF-8 with
+surrogate escapes.
 """
 
 from __future__ import annotations
 
-import hashlib
 import json
 import struct
 import zlib
-from typing import Any, BinaryIO, Dict, List, Tuple
+from typing import Any, BinaryIO, Dict, Iterable, List, Tuple, Union
 
-from ansible_collections.ddtree.fleet.plugins.module_utils._tree import DIRECTORY, FILE, IGNORED_NAME, LINK, Entry
-
-MAGIC = "ddtree-agent/1"
-MESSAGE, FILE_INDEX, DATA, SUM, PACKED = 1, 2, 3, 4, 5
+PROTOCOL = 2
+MAGIC = f"ddtree-agent/{PROTOCOL}"
+MESSAGE, PACKED, BLOCK = 1, 2, 3
 HEADER = struct.Struct(">BI")
-INDEX = struct.Struct(">I")
+BLOCK_HEAD = struct.Struct(">BI")
+RAW, ZSTD, ZEROS = 0, 1, 2
+BLOCK_SIZE = 1 << 20
 MAX_FRAME = 16 << 20
 ROWS_PER_FRAME = 2000
 PACK_FROM = 1024
 
+Buffer = Union[bytes, bytearray, memoryview]
 Message = Dict[str, Any]
 Frame = Tuple[int, bytes]
 Row = List[Any]
@@ -52,17 +53,13 @@ class Channel:
         self.received = 0
         self.sent = 0
 
-    def send_frame(self, kind: int, payload: bytes) -> None:
+    def send_frame(self, kind: int, payload: Buffer) -> None:
         self._writer.write(HEADER.pack(kind, len(payload)))
         self._writer.write(payload)
         self.sent += HEADER.size + len(payload)
 
     def send(self, op: str, **fields: Any) -> None:
-        payload = json.dumps({"op": op, **fields}, separators=(",", ":")).encode("ascii")
-        if len(payload) < PACK_FROM:
-            self.send_frame(MESSAGE, payload)
-        else:
-            self.send_frame(PACKED, zlib.compress(payload, 6))
+        self.send_frame(*message_frame(op, **fields))
         self.flush()
 
     def flush(self) -> None:
@@ -70,8 +67,7 @@ class Channel:
 
     def receive_frame(self) -> Frame:
         kind, length = HEADER.unpack(self._read(HEADER.size))
-        if kind not in (MESSAGE, FILE_INDEX, DATA, SUM, PACKED) or length > MAX_FRAME:
-            raise PeerError("the stream is corrupt: something else than the agent writes to this connection")
+        check_header(kind, length)
         payload = self._read(length)
         self.received += HEADER.size + length
         return kind, payload
@@ -85,6 +81,18 @@ class Channel:
     def receive(self, *ops: str) -> Message:
         """The next message, which must be one of ``ops``; an error of the other end is raised as PeerError."""
         return parse_message(self.receive_frame(), *ops)
+
+
+def check_header(kind: int, length: int) -> None:
+    if kind not in (MESSAGE, PACKED, BLOCK) or length > MAX_FRAME:
+        raise PeerError("the stream is corrupt: something else than the agent writes to this connection")
+
+
+def message_frame(op: str, **fields: Any) -> Frame:
+    payload = json.dumps({"op": op, **fields}, separators=(",", ":")).encode("ascii")
+    if len(payload) < PACK_FROM:
+        return MESSAGE, payload
+    return PACKED, zlib.compress(payload, 6)
 
 
 def parse_message(frame: Frame, *ops: str) -> Message:
@@ -106,6 +114,16 @@ def parse_message(frame: Frame, *ops: str) -> Message:
     if ops and op not in ops:
         raise PeerError(f"the stream is out of step: expected {' or '.join(ops)}, got {op}")
     return message
+
+
+def check_protocol(message: Message) -> None:
+    """Raise PeerError unless the other end speaks this version of the protocol."""
+    found = message.get("protocol", 1)
+    if found != PROTOCOL:
+        raise PeerError(
+            f"this agent speaks version {PROTOCOL} of the stream protocol and the other end version {found}; "
+            "use the same release of ddtree.fleet on both"
+        )
 
 
 def encode_path(path: bytes) -> str:
@@ -132,74 +150,27 @@ def receive_rows(channel: Channel, op: str) -> List[Row]:
         rows += message["rows"]
 
 
-def folders(entries: List[Entry]) -> Dict[bytes, List[Entry]]:
-    """The entries by the directory they are in; the root's is the empty path. Directories in sorted order."""
-    found: Dict[bytes, List[Entry]] = {b"": []}
-    for entry in entries:
-        found[entry.path.rpartition(b"/")[0]].append(entry)
-        if entry.kind == DIRECTORY:
-            found[entry.path] = []
-    return dict(sorted(found.items()))
+def to_runs(numbers: Iterable[int]) -> List[List[int]]:
+    """Rising numbers as ``[first, count]`` pairs, which are few where files are sent in the order of the listing."""
+    runs: List[List[int]] = []
+    for number in numbers:
+        if runs and number == runs[-1][0] + runs[-1][1]:
+            runs[-1][1] += 1
+        else:
+            runs.append([number, 1])
+    return runs
 
 
-def folder_digest(children: List[Entry], hashes: Dict[bytes, str]) -> str:
-    """SHA-256 over all that is sent about the children of one directory, in hex: equal ones need not be listed again."""
-    digest = hashlib.sha256()
-    for e in children:
-        content = hashes[e.path] if e.kind == FILE else encode_path(e.target)
-        fields = [
-            encode_path(e.path.rpartition(b"/")[2]),
-            e.kind,
-            e.mode,
-            e.size,
-            e.mtime_ns if e.kind == FILE else 0,
-            content,
-        ]
-        digest.update(json.dumps(fields).encode("ascii"))
-    return digest.hexdigest()
-
-
-def entry_row(entry: Entry, hashes: Dict[bytes, str]) -> Row:
-    e = entry
-    return [encode_path(e.path), e.kind, e.mode, e.size, encode_path(e.target), e.mtime_ns, hashes.get(e.path, "")]
-
-
-def check_rows(rows: List[Row]) -> Tuple[List[Entry], Dict[bytes, str]]:
-    """The entries of a received listing, sorted and checked: nothing in it can lead a receiver out of the tree it builds."""
-    entries: List[Entry] = []
-    hashes: Dict[bytes, str] = {}
-    directories = {b""}
+def from_runs(runs: Any, below: int) -> List[int]:
+    """The numbers of such pairs; raises PeerError for anything but rising numbers from 0 to ``below``."""
+    numbers: List[int] = []
+    least = 0
     try:
-        listed = sorted(((decode_path(row[0]), row[1:]) for row in rows), key=lambda item: item[0])
-    except (AttributeError, IndexError, KeyError, TypeError, ValueError) as error:
-        raise PeerError("the source listed something that has no path") from error
-    for path, row in listed:
-        try:
-            entry, sha256 = _checked(path, row, directories, entries[-1].path if entries else b"")
-        except (AttributeError, TypeError, ValueError) as error:
-            raise PeerError(f"the source listed {path!r} in a form that is not understood") from error
-        entries.append(entry)
-        if entry.kind == DIRECTORY:
-            directories.add(path)
-        elif entry.kind == FILE:
-            hashes[path] = sha256
-    return entries, hashes
-
-
-def _checked(path: bytes, row: Row, directories: set[bytes], before: bytes) -> Tuple[Entry, str]:
-    kind, mode, size, target, mtime_ns, sha256 = row
-    parent, _slash, name = path.rpartition(b"/")
-    # A link named __pycache__ would not be seen in staging, and bytecode would be written through it.
-    if name in (b"", b".", b"..", IGNORED_NAME) or b"\0" in path or parent not in directories:
-        raise PeerError(f"the source listed {path!r}, which is not a path inside a tree")
-    if path <= before:
-        raise PeerError(f"the source listed {path!r} twice")
-    if kind not in (FILE, DIRECTORY, LINK) or not isinstance(mode, int) or not 0 <= mode <= 0o777:
-        raise PeerError(f"the source listed {path!r} with an unknown type or mode")
-    if not isinstance(size, int) or size < 0 or not isinstance(mtime_ns, int) or abs(mtime_ns) >= 1 << 63:
-        raise PeerError(f"the source listed {path!r} with an impossible size or time")
-    if kind == FILE and (not isinstance(sha256, str) or len(sha256) != 64 or set(sha256) - set("0123456789abcdef")):
-        raise PeerError(f"the source listed {path!r} without a SHA-256")
-    if kind == LINK and (not target or "\0" in target):
-        raise PeerError(f"the source listed {path!r} as a link to nothing")
-    return Entry(path, kind, mode, size, decode_path(target), mtime_ns, 0, 0, 1), sha256
+        for first, count in runs:
+            if not least <= first < first + count <= below:
+                raise PeerError(f"the other end named file {first}, which the listing has not")
+            numbers += range(first, first + count)
+            least = first + count
+    except (TypeError, ValueError) as error:
+        raise PeerError("the other end named files in a form that is not understood") from error
+    return numbers

@@ -1,0 +1,353 @@
+# Copyright (c) 2026, the ddtree.fleet authors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""The receiving half of a stream: blocks become files of the staged tree, each of which must have the hash that was listed.
+
+Reading from the connection, writing and hashing go on at once: two lanes (threads) or more take the work in turn.
+"""
+
+from __future__ import annotations
+
+import collections
+import contextlib
+import ctypes
+import hashlib
+import os
+import queue
+import threading
+from typing import Any, Callable, Deque, Dict, List, Optional, Protocol, Set, Tuple
+
+from ansible_collections.ddtree.fleet.plugins.module_utils._stream.codec import CodecError, find_codec
+from ansible_collections.ddtree.fleet.plugins.module_utils._stream.place import NEW_FILE, write_error
+from ansible_collections.ddtree.fleet.plugins.module_utils._stream.progress import Progress
+from ansible_collections.ddtree.fleet.plugins.module_utils._stream.wire import (
+    BLOCK,
+    BLOCK_HEAD,
+    BLOCK_SIZE,
+    RAW,
+    ZEROS,
+    ZSTD,
+    Frame,
+    Message,
+    PeerError,
+    from_runs,
+    parse_message,
+)
+from ansible_collections.ddtree.fleet.plugins.module_utils._tree import Entry, hash_into, show
+
+NOTHING = bytes(BLOCK_SIZE)
+LANE_JOBS = 4
+RESUME_FROM = 8 << 20  # smaller files are sent again whole
+PREFIX_STEP = 32 << 20
+WRITE_OUT = 1 << 20
+SYNC_FILE_RANGE_WRITE = 2
+
+
+class FrameReader(Protocol):
+    """The relay's connection or a source's own."""
+
+    def receive_frame(self) -> Frame: ...
+
+
+class Prefixes:
+    """What an interrupted stream left of a large file: its hash at every 32 MiB and at its end, as states to go on from."""
+
+    def __init__(self, path: bytes, size: int) -> None:
+        self.states: Dict[int, Any] = {}
+        digest = hashlib.sha256()
+        fd = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
+        try:
+            length = min(os.fstat(fd).st_size, size)
+            for end in [*range(PREFIX_STEP, length, PREFIX_STEP), length]:
+                hash_into(digest, fd, end - max(self.states, default=0), path)
+                self.states[end] = digest.copy()
+        finally:
+            os.close(fd)
+
+    def listed(self) -> List[Tuple[int, str]]:
+        return [(length, state.hexdigest()) for length, state in self.states.items()]
+
+
+class _Lane(threading.Thread):
+    """Does jobs in order. After the first failure of any lane all jobs are passed over."""
+
+    def __init__(self, failures: List[BaseException]) -> None:
+        super().__init__(daemon=True)
+        self._jobs: queue.Queue[Optional[Callable[[], None]]] = queue.Queue(LANE_JOBS)
+        self._failures = failures
+        self.start()
+
+    def put(self, job: Callable[[], None]) -> None:
+        self._jobs.put(job)
+
+    def waiting(self) -> int:
+        return self._jobs.qsize()
+
+    def run(self) -> None:
+        while True:
+            job = self._jobs.get()
+            if job is None:
+                return
+            if self._failures:
+                continue
+            try:
+                job()
+            except BaseException as error:  # raised by the receiving thread
+                self._failures.append(error)
+
+    def end(self) -> None:
+        self._jobs.put(None)
+        self.join()
+
+
+class _Large:
+    """A file that comes in more than one block, written in one lane and hashed in another."""
+
+    def __init__(self, number: int, entry: Entry, path: bytes, offset: int, state: Any) -> None:
+        self.number = number
+        self.entry = entry
+        self.position = offset
+        self._path = path
+        self._digest = state or hashlib.sha256()
+        self._fd = -1
+        self._written_out = offset
+
+    def open(self, offset: int) -> None:
+        try:
+            if not offset:
+                with contextlib.suppress(FileNotFoundError):
+                    os.unlink(self._path)
+            flags = os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC if offset else NEW_FILE
+            self._fd = os.open(self._path, flags, 0o600)
+            os.ftruncate(self._fd, offset)
+        except OSError as error:
+            raise write_error(self._path, error) from error
+
+    def write(self, data: memoryview, position: int, zeros: bool) -> None:
+        if zeros:
+            return
+        try:
+            while data:
+                count = os.pwrite(self._fd, data, position)
+                position, data = position + count, data[count:]
+        except OSError as error:
+            raise write_error(self._path, error) from error
+        if position - self._written_out >= WRITE_OUT:
+            write_out(self._fd, self._written_out, position - self._written_out)
+            self._written_out = position
+
+    def update(self, data: memoryview) -> None:
+        self._digest.update(data)
+
+    def finish(self) -> None:
+        """Give the written file its size, mode and time."""
+        try:
+            os.ftruncate(self._fd, self.entry.size)
+            os.fchmod(self._fd, self.entry.mode)
+            os.utime(self._fd, ns=(self.entry.mtime_ns, self.entry.mtime_ns))
+        except OSError as error:
+            raise write_error(self._path, error) from error
+        finally:
+            self.close()
+
+    def check(self, sha256: str) -> None:
+        if self._digest.hexdigest() != sha256:
+            raise other_content(self.entry)
+
+    def close(self) -> None:
+        if self._fd >= 0:
+            os.close(self._fd)
+            self._fd = -1
+
+
+class Receiver:
+    """Takes the files ``waiting`` (numbers in ``entries``), all of which must come, and no others."""
+
+    def __init__(
+        self,
+        tree: bytes,
+        entries: List[Entry],
+        hashes: Dict[bytes, str],
+        waiting: Set[int],
+        prefixes: Dict[int, Prefixes],
+        progress: Progress,
+    ) -> None:
+        self._tree = tree
+        self._entries = entries
+        self._hashes = hashes
+        self._waiting = waiting
+        self._prefixes = prefixes
+        self._progress = progress
+        self._codec = find_codec()
+        self._failures: List[BaseException] = []
+        self._lanes = [_Lane(self._failures) for _lane in range(2 if (os.cpu_count() or 1) < 8 else 4)]
+        self._turn = 0
+        self._coming: Deque[Tuple[int, int]] = collections.deque()  # number and offset
+        self._large: Optional[_Large] = None
+        self.resumed = 0  # bytes of large files that did not have to come again
+
+    def receive(self, peer: FrameReader) -> None:
+        """Take frames up to ``end``. Raises PeerError or TreeError; what is complete by then stays in the tree."""
+        try:
+            while True:
+                kind, payload = peer.receive_frame()
+                if self._failures:
+                    break
+                if kind == BLOCK:
+                    self._take(*self._unpack(payload))
+                    continue
+                message = parse_message((kind, payload), "group", "end")
+                if self._coming or self._large:
+                    raise PeerError("the source stopped in the middle of a file")
+                if message["op"] == "end":
+                    break
+                self._begin(message)
+        finally:
+            for lane in self._lanes:
+                lane.end()
+            if self._large:
+                self._large.close()
+        if self._failures:
+            raise self._failures[0]
+        if self._waiting:
+            raise PeerError(f"the source ended without {len(self._waiting)} of the files that were asked for")
+
+    def _begin(self, message: Message) -> None:
+        offsets = {int(number): int(offset) for number, offset in message["offsets"]}
+        for number in from_runs(message["runs"], len(self._entries)):
+            entry, offset = self._entries[number], offsets.pop(number, 0)
+            if number not in self._waiting:
+                raise PeerError(f"the source sent file {number}, which was not asked for")
+            known = self._prefixes[number].states if number in self._prefixes else {}
+            if offset and offset not in known:
+                raise PeerError(f"the source sent {show(entry.path)} from a place that was not asked for")
+            self._waiting.remove(number)
+            self._coming.append((number, offset))
+            self.resumed += offset
+        small: List[Tuple[int, memoryview]] = []
+        self._skip_complete(small)
+        if small:
+            self._put_small(small)
+
+    def _unpack(self, payload: bytes) -> Tuple[memoryview, bool]:
+        packing, size = BLOCK_HEAD.unpack_from(payload)
+        data = memoryview(payload)[BLOCK_HEAD.size :]
+        if size > BLOCK_SIZE:
+            raise PeerError("the source sent a block that is too large")
+        if packing == ZEROS:
+            return memoryview(NOTHING)[:size], True
+        if packing == ZSTD and self._codec:
+            try:
+                data = memoryview(self._codec.decompress(data, size))
+            except CodecError as error:
+                raise PeerError(f"the stream is corrupt: {error}") from error
+        elif packing != RAW:
+            raise PeerError(f"the source sent a block in packing {packing}, which cannot be read here")
+        if len(data) != size or not size:
+            raise PeerError("the source sent a block of another size than it says")
+        return data, False
+
+    def _take(self, data: memoryview, zeros: bool) -> None:
+        """Hand one block's content to the files that it belongs to."""
+        small: List[Tuple[int, memoryview]] = []
+        while data:
+            if self._large:
+                left = self._large.entry.size - self._large.position
+                self._write(self._large, data[:left], zeros)
+                data = data[left:]
+            elif not self._coming:
+                raise PeerError("the source sent more than the files that it announced")
+            else:
+                number, offset = self._coming.popleft()
+                size = self._entries[number].size
+                if offset or size > len(data):
+                    self._start(number, offset)
+                else:
+                    small.append((number, data[:size]))
+                    data = data[size:]
+            self._skip_complete(small)
+        if small:
+            self._put_small(small)
+
+    def _skip_complete(self, small: List[Tuple[int, memoryview]]) -> None:
+        """Pass over the next files for which nothing comes: empty ones, and those that had arrived whole."""
+        while not self._large and self._coming:
+            number, offset = self._coming[0]
+            if self._entries[number].size > offset:
+                return
+            self._coming.popleft()
+            if offset:
+                self._finish(self._start(number, offset))
+            else:
+                small.append((number, memoryview(b"")))
+
+    def _put_small(self, small: List[Tuple[int, memoryview]]) -> None:
+        min(self._lanes, key=_Lane.waiting).put(lambda: self._make_small(small))
+
+    def _start(self, number: int, offset: int) -> _Large:
+        entry = self._entries[number]
+        state = self._prefixes[number].states[offset].copy() if offset else None
+        large = self._large = _Large(number, entry, os.path.join(self._tree, entry.path), offset, state)
+        self._turn = (self._turn + 2) % len(self._lanes)
+        self._lanes[self._turn].put(lambda: large.open(offset))
+        return large
+
+    def _write(self, large: _Large, data: memoryview, zeros: bool) -> None:
+        position = large.position
+        self._lanes[self._turn].put(lambda: large.write(data, position, zeros))
+        self._lanes[self._turn + 1].put(lambda: large.update(data))
+        large.position += len(data)
+        self._progress.add(0, len(data))
+        if large.position == large.entry.size:
+            self._finish(large)
+
+    def _finish(self, large: _Large) -> None:
+        sha256 = self._hashes[large.entry.path]
+        self._lanes[self._turn].put(large.finish)
+        self._lanes[self._turn + 1].put(lambda: large.check(sha256))
+        self._large = None
+        self._progress.add(1)
+
+    def _make_small(self, files: List[Tuple[int, memoryview]]) -> None:
+        size = 0
+        for number, data in files:
+            entry = self._entries[number]
+            if hashlib.sha256(data).hexdigest() != self._hashes[entry.path]:
+                raise other_content(entry)
+            path = os.path.join(self._tree, entry.path)
+            try:
+                fd = os.open(path, NEW_FILE, 0o600)
+                try:
+                    while data:
+                        data = data[os.write(fd, data) :]
+                    os.fchmod(fd, entry.mode)
+                    os.utime(fd, ns=(entry.mtime_ns, entry.mtime_ns))
+                finally:
+                    os.close(fd)
+            except OSError as error:
+                raise write_error(path, error) from error
+            size += entry.size
+        self._progress.add(len(files), size)
+
+
+def other_content(entry: Entry) -> PeerError:
+    return PeerError(
+        f"{show(entry.path)} arrived with other content than the source listed: it changed there, or the connection damaged it; "
+        "run again"
+    )
+
+
+def write_out(fd: int, start: int, size: int) -> None:
+    """Have the disk begin with what was just written, so that the sync before the commit finds little left to do."""
+    if _sync_file_range is not None:
+        _sync_file_range(fd, start, size, SYNC_FILE_RANGE_WRITE)
+
+
+def _find_sync_file_range() -> Optional[Callable[..., int]]:
+    function = getattr(ctypes.CDLL(None), "sync_file_range", None)
+    if function is not None:
+        function.argtypes = (ctypes.c_int, ctypes.c_int64, ctypes.c_int64, ctypes.c_uint)
+    return function
+
+
+_sync_file_range = _find_sync_file_range()

@@ -1,0 +1,248 @@
+# Copyright (c) 2026, the ddtree.fleet authors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""The sending half of a stream: files become blocks, blocks are packed, and every block goes to those who need it."""
+
+from __future__ import annotations
+
+import collections
+import contextlib
+import os
+import threading
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Deque, Dict, Iterator, List, Tuple, Union
+
+from ansible_collections.ddtree.fleet.plugins.module_utils._stream.codec import Codec, find_codec
+from ansible_collections.ddtree.fleet.plugins.module_utils._stream.fanout import Outlet
+from ansible_collections.ddtree.fleet.plugins.module_utils._stream.pace import Pace, RateLimit
+from ansible_collections.ddtree.fleet.plugins.module_utils._stream.progress import Progress
+from ansible_collections.ddtree.fleet.plugins.module_utils._stream.wire import (
+    BLOCK,
+    BLOCK_HEAD,
+    BLOCK_SIZE,
+    HEADER,
+    RAW,
+    ZEROS,
+    ZSTD,
+    Buffer,
+    Channel,
+    Message,
+    PeerError,
+    message_frame,
+    to_runs,
+)
+from ansible_collections.ddtree.fleet.plugins.module_utils._tree import Entry, changed_while_read, open_scanned
+
+if TYPE_CHECKING:
+    from ansible_collections.ddtree.fleet.plugins.module_utils._stream.direct import Stripes
+
+RELAY = 0  # the sink that is the relay's own connection
+CONNECT_S = 10.0
+MAX_WORKERS = 8
+NOTHING = bytes(BLOCK_SIZE)
+
+
+@dataclass(frozen=True)
+class Group:
+    """Files that go to the same sinks, by their number in the listing; of those in ``offsets`` only the rest is sent."""
+
+    numbers: List[int]
+    offsets: Dict[int, int]
+    sinks: List[int]
+
+
+class _Direct:
+    """A target that this source has a connection of its own to, fed by a thread unless it is the only receiver."""
+
+    def __init__(self, stripes: Stripes) -> None:
+        self.stripes = stripes
+        self.problem = ""
+        self._ended = False
+        self._outlet = Outlet()
+        self._thread = threading.Thread(target=self._drain, daemon=True)
+
+    def put(self, kind: int, payload: Buffer, alone: bool) -> None:
+        if self.problem:
+            return
+        if not alone:
+            if not self._thread.ident:
+                self._thread.start()
+            self._outlet.put((kind, payload))
+            return
+        try:
+            self.stripes.send_frame(kind, payload)
+        except (OSError, PeerError) as error:
+            self.problem = str(error)
+
+    def _drain(self) -> None:
+        try:
+            self._outlet.drain(self.stripes.send_frame)
+        except (OSError, PeerError) as error:
+            self.problem = str(error)
+
+    def end(self) -> None:
+        if self._thread.ident:
+            self._outlet.put(None)
+            self._thread.join()
+        self._ended = True
+        if not self.problem:
+            try:
+                self.stripes.flush()
+            except (OSError, PeerError) as error:
+                self.problem = str(error)
+
+    def close(self) -> None:
+        """Close in order after ``end``, else at once."""
+        self._outlet.fail()
+        with contextlib.suppress(OSError, PeerError):
+            self.stripes.close(abort=bool(self.problem) or not self._ended)
+
+
+class Sinks:
+    """Where blocks go: the relay, and targets by their numbers that this source is connected to."""
+
+    def __init__(self, channel: Channel) -> None:
+        self.channel = channel
+        self._direct: Dict[int, _Direct] = {}
+
+    def connect(self, message: Message) -> Dict[str, str]:
+        """Connect to each target of the request, all at once; gives why those that failed did."""
+        from ansible_collections.ddtree.fleet.plugins.module_utils._stream import direct  # large, and seldom needed
+
+        failed: Dict[str, str] = {}
+
+        def work(peer: Dict[str, Any]) -> None:
+            try:
+                addresses = [(str(host), int(port)) for host, port in peer["addresses"]]
+                own = (peer["certificate"], peer["key"])
+                stripes = direct.connect(addresses, own, peer["peer"], peer["streams"], CONNECT_S)
+                stripes.idle = message["idle"]
+                self._direct[peer["sink"]] = _Direct(stripes)
+            except (OSError, PeerError, direct.DirectError) as error:
+                failed[str(peer["sink"])] = str(error)
+
+        threads = [threading.Thread(target=work, args=(peer,), daemon=True) for peer in message["peers"]]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        return failed
+
+    def send(self, sinks: List[int], kind: int, payload: Buffer) -> None:
+        alone = len(self._direct) == 1 and RELAY not in sinks
+        for number in sinks:
+            if number == RELAY:
+                self.channel.send_frame(kind, payload)
+            elif number in self._direct:
+                self._direct[number].put(kind, payload, alone)
+
+    def any_left(self, sinks: List[int]) -> bool:
+        return any(number == RELAY or not self._direct[number].problem for number in sinks)
+
+    def end(self) -> None:
+        """Tell the targets that no block follows, and wait until all they take is sent."""
+        alone = len(self._direct) == 1
+        for sink in self._direct.values():
+            sink.put(*message_frame("end"), alone)
+        for sink in self._direct.values():
+            sink.end()
+
+    def lost(self) -> Dict[str, str]:
+        return {str(number): sink.problem for number, sink in self._direct.items() if sink.problem}
+
+    def close(self) -> None:
+        for sink in self._direct.values():
+            sink.close()
+
+
+class Sender:
+    """Sends groups of one tree's files. ``compress`` is ``auto``, ``zstd`` or ``none``, ``rate`` in bytes per second (0: any)."""
+
+    def __init__(self, root: bytes, entries: List[Entry], sinks: Sinks, compress: str, rate: int) -> None:
+        self.pace = Pace(compress)
+        self._root = root
+        self._entries = entries
+        self._sinks = sinks
+        self._limit = RateLimit(rate)
+        self._progress = Progress(sinks.channel, "send")
+        workers = min(os.cpu_count() or 1, MAX_WORKERS)
+        self._pool = ThreadPoolExecutor(workers)
+        self._codec = find_codec() if compress != "none" else None
+        self._pending: Deque[Tuple[int, int, Union[Buffer, Future[bytes]]]] = collections.deque()
+        self._most_pending = workers + 2
+
+    def send(self, group: Group) -> None:
+        """Send a group: what it is, then its blocks."""
+        offsets = sorted(group.offsets.items())
+        self._sinks.send(group.sinks, *message_frame("group", runs=to_runs(group.numbers), offsets=offsets))
+        for buffer, size, file in self._blocks(group):
+            self._pending.append((file, size, self._pack(buffer, size, file)))
+            self._send_packed(group, self._most_pending)
+            if not self._sinks.any_left(group.sinks):
+                self._pending.clear()
+                return
+        self._send_packed(group, 0)
+
+    def _blocks(self, group: Group) -> Iterator[Tuple[bytearray, int, int]]:
+        """Buffers with room for the head of a block, how much content is in each, and the file that begins or goes on in it."""
+        buffer, used, first = bytearray(BLOCK_HEAD.size + BLOCK_SIZE), 0, -1
+        view = memoryview(buffer)[BLOCK_HEAD.size :]
+        for number in group.numbers:
+            entry, offset = self._entries[number], group.offsets.get(number, 0)
+            if not entry.size:
+                self._progress.add(1)
+                continue
+            with open_scanned(self._root, entry) as fd:
+                left = entry.size - offset
+                if offset:
+                    os.lseek(fd, offset, os.SEEK_SET)
+                while left:
+                    first = number if first < 0 else first
+                    count = os.readv(fd, [view[used : used + left]])
+                    if not count:
+                        raise changed_while_read(os.path.join(self._root, entry.path))
+                    used, left = used + count, left - count
+                    if used == BLOCK_SIZE:
+                        yield buffer, used, first
+                        buffer, used, first = bytearray(BLOCK_HEAD.size + BLOCK_SIZE), 0, -1
+                        view = memoryview(buffer)[BLOCK_HEAD.size :]
+            self._progress.add(1)
+        if used:
+            yield buffer, used, first
+
+    def _pack(self, buffer: bytearray, size: int, file: int) -> Union[Buffer, Future[bytes]]:
+        head, end = BLOCK_HEAD.size, BLOCK_HEAD.size + size
+        if not (buffer[head] or buffer[end - 1] or buffer[(head + end) // 2]) and buffer.startswith(NOTHING[:size], head):
+            return BLOCK_HEAD.pack(ZEROS, size)
+        level = self.pace.level(file) if self._codec else 0
+        if level and self._codec:
+            return self._pool.submit(_compress, self._codec, buffer, size, level)
+        BLOCK_HEAD.pack_into(buffer, 0, RAW, size)
+        return memoryview(buffer)[:end]
+
+    def _send_packed(self, group: Group, most: int) -> None:
+        """Send what is ready, in order, until at most ``most`` blocks are waiting."""
+        while self._pending:
+            file, size, payload = self._pending[0]
+            if isinstance(payload, Future):
+                if len(self._pending) <= most and not payload.done():
+                    return
+                payload = payload.result()
+                self.pace.packed(file, size, len(payload))
+            self._pending.popleft()
+            self._limit.spend(HEADER.size + len(payload))
+            self._sinks.send(group.sinks, BLOCK, payload)
+            self.pace.left(size)
+            self._progress.add(0, size)
+
+    def close(self) -> None:
+        self._pool.shutdown(wait=False)
+
+
+def _compress(codec: Codec, buffer: bytearray, size: int, level: int) -> bytes:
+    packed = codec.compress(memoryview(buffer)[BLOCK_HEAD.size : BLOCK_HEAD.size + size], level)
+    if len(packed) < size:
+        return BLOCK_HEAD.pack(ZSTD, size) + packed
+    BLOCK_HEAD.pack_into(buffer, 0, RAW, size)
+    return bytes(memoryview(buffer)[: BLOCK_HEAD.size + size])
