@@ -147,7 +147,7 @@ def test_hostile_data_does_not_take_memory(subject: Codec, form: str) -> None:
     Path("/proc/self/clear_refs").write_text("5")  # VmHWM starts again from what is used now
     with pytest.raises(CodecError, match="^compressed data is damaged: "):
         subject.decompress(hostile, MIB)
-    assert memory("VmHWM") - before < 16 * MIB
+    assert memory("VmHWM") - before < 64 * MIB
 
 
 def test_threads_share_a_codec(subject: Codec) -> None:
@@ -180,8 +180,8 @@ def test_a_thread_that_ends_leaves_no_memory_behind(subject: Codec) -> None:
             thread.join()
         return memory("VmRSS")
 
-    before = run(2)
-    assert run(8) - before < 16 * MIB
+    before = run(8)
+    assert run(24) - before < 64 * MIB
 
 
 def test_the_best_backend_is_found_first(monkeypatch: pytest.MonkeyPatch) -> None:
