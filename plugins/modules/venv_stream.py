@@ -10,14 +10,18 @@ short_description: Stream an environment from one host to the releases of others
 version_added: 0.1.0
 description:
   - Reads the tree at O(src) on one host and brings it to one or many targets as a release in C(<dest>.releases), through this control
-    node's memory. Nothing is stored on the way, and O(dest) itself is not touched.
-  - Content that a target has already, in any release, in an interrupted staging or in a directory at O(dest), is not sent again.
-    Files of an earlier release are hard-linked, all others copied.
+    node's memory or, where the hosts see each other, directly. Nothing is stored on the way, and O(dest) itself is not touched.
+  - Content that a target has already, in any release, in an interrupted staging, in a directory at O(dest) or in one of O(seeds), is
+    not sent again. Files of an earlier release are reflinked or hard-linked, all others reflinked or copied.
   - Every file is hashed as it is read and as it is written. A release appears under its name in one rename, after the digest of its
     whole tree was found equal to the source's.
   - The release is named by the tree's digest, so a second run over an unchanged environment has nothing to do. C(__pycache__) does not
     count, so importing from the environment does not change it.
-  - Runs on the control node as an action plugin, and opens one ssh connection of its own to each host, as the inventory says.
+  - An interrupted stream leaves what arrived in C(<dest>.releases/staging), and the next one goes on with it, inside large files too.
+  - Where O(dest) is not the path that the environment was built at, what names that path (scripts, activation, C(pyvenv.cfg), C(.pth)
+    files, absolute links) is rewritten on the target, and the digest of what then stands there is recorded beside the source's.
+  - Runs on the control node as an action plugin, and opens one ssh connection of its own to each host, as the inventory says. For the
+    direct path it makes two certificates for each target, which are only ever in memory and end with the task.
 author:
   - the ddtree.fleet authors (@ddtree)
 options:
@@ -31,7 +35,7 @@ options:
   dest:
     description:
       - The path at which the targets use the environment. Releases go to C(<dest>.releases) beside it.
-      - A virtual environment names its own path in its scripts, so this must be the path that it was built at.
+      - A virtual environment names its own path in its scripts. Where this is another path, they are rewritten.
     type: path
     required: true
   targets:
@@ -53,6 +57,52 @@ options:
     type: str
     choices: [index, full]
     default: index
+  seeds:
+    description: Directories on the targets whose content may be copied from instead of sent, such as another environment with the same CUDA wheels. They are only read. One that a target lacks is reported.
+    type: list
+    elements: path
+    default: []
+  link:
+    description: V(auto) shares unchanged files between releases by reflink or hard link, V(never) makes every release a copy of its own, for those who debug in place.
+    type: str
+    choices: [auto, never]
+    default: auto
+  compress:
+    description: V(auto) compresses as hard as makes the stream faster, by what the link and the processors turn out to do.
+    type: str
+    choices: [auto, zstd, none]
+    default: auto
+  path:
+    description: V(relay) sends content through the control node, V(direct) from the source to the targets over TLS, V(auto) directly where they see each other.
+    type: str
+    choices: [auto, relay, direct]
+    default: auto
+  direct_ports:
+    description: The ports that targets listen on for the direct path, such as V(40000-40100), for firewalls. V(0-0) is any free port.
+    type: str
+    default: "0-0"
+  direct_addresses:
+    description: Where the source finds a target for the direct path, by inventory host. Not given, at any of its own addresses.
+    type: dict
+    default: {}
+  streams:
+    description: The number of connections of the direct path to each target. V(0) is as many as the source's processors can use, at most 4.
+    type: int
+    default: 0
+  rate_limit:
+    description: Bytes per second that the source may send, such as V(50M). V(0) is no limit.
+    type: str
+    default: "0"
+  interpreter:
+    description: What to do where the environment's base interpreter is missing - V(check) refuses, V(ship) brings it along.
+    type: str
+    choices: [check, ship]
+    default: check
+  special_modes:
+    description: Whether set-user-ID, set-group-ID and sticky bits of files are dropped or kept.
+    type: str
+    choices: [drop, keep]
+    default: drop
   repair:
     description: When the release is there but was changed, put the source's content back instead of failing.
     type: bool
@@ -77,8 +127,8 @@ attributes:
     support: full
     description: Compares the trees and says what would be sent, but writes nothing.
   diff_mode:
-    support: none
-    description: What would be sent is in the figures.
+    support: full
+    description: Shows for each target which files the new release adds, changes and removes, 50 of each at most.
 notes:
   - Needs Python 3.9 or newer on both ends. Nothing is installed there.
   - The hashes of unchanged files are remembered in C(/var/cache/ddtree-fleet) on each host.
@@ -101,6 +151,24 @@ EXAMPLES = r"""
   ansible.builtin.assert:
     that: not stream.targets[inventory_hostname].failed
     fail_msg: "{{ stream.targets[inventory_hostname].msg }}"
+
+- name: Send only what another environment with the same CUDA wheels does not have
+  ddtree.fleet.venv_stream:
+    source: ct200
+    src: /root/venv_sglang211
+    dest: /root/venv_sglang211
+    seeds:
+      - /root/venv_vllm
+
+- name: Bring it to another path, with its interpreter, through a firewall that lets a few ports pass, at night
+  ddtree.fleet.venv_stream:
+    source: ct200
+    src: /root/venv_sglang211
+    dest: /srv/sglang/venv
+    interpreter: ship
+    path: direct
+    direct_ports: 40000-40015
+    rate_limit: 400M
 """
 
 RETURN = r"""
@@ -134,6 +202,28 @@ tree:
     environment:
       description: What targets must have to run it - where it was built, its base interpreter and version, and a digest of its kernels.
       type: dict
+    hashed_bytes:
+      description: Their size.
+      type: int
+    special:
+      description: Files of the source with set-user-ID, set-group-ID or sticky bits, at most 100.
+      type: list
+      elements: str
+    rates:
+      description: Bytes of content per second that were seen with each level of compression.
+      type: dict
+    source_seconds:
+      description: Seconds of each phase on the source - V(scan), V(hash), V(send).
+      type: dict
+    source_peak_memory:
+      description: The most memory that the source's agent had, in bytes.
+      type: int
+    relay_peak_memory:
+      description: The most memory that this task's process had, in bytes, Ansible itself included.
+      type: int
+    relay_own_memory:
+      description: How much of that came during the stream.
+      type: int
     seconds:
       description: Seconds that the whole stream took.
       type: float
@@ -154,24 +244,62 @@ targets:
     release:
       description: The id of the release, the start of the digest.
       type: str
+    digest:
+      description: The tree digest on the source.
+      type: str
+    installed_digest:
+      description: The tree digest of what stands on the target. It differs where files were rewritten for another path.
+      type: str
+    path:
+      description: How the content went, V(relay) or V(direct). Empty when none had to.
+      type: str
+    compress:
+      description: Compression as asked for, V(none) where an end cannot.
+      type: str
+    notices:
+      description: What did not go as asked but did no harm. The task shows them as warnings.
+      type: list
+      elements: str
     files_sent:
       description: Files whose content was sent, or would be in check mode.
       type: int
     bytes_sent:
       description: Their size.
       type: int
-    wire_bytes:
-      description: Bytes given to the connection to this target, inside ssh.
+    bytes_resumed:
+      description: How much of that had arrived in an earlier run and did not have to come again.
       type: int
+    wire_bytes:
+      description: Bytes given to the connections to this target, inside ssh or TLS.
+      type: int
+    mib_per_s:
+      description: MiB of content received per second.
+      type: float
     reused:
-      description: Files and bytes by where they came from - V(kept) from an interrupted staging, V(linked), V(copied), V(sent), V(repeated).
+      description: Files and bytes by how they came to be - V(kept) from an interrupted staging, V(reflinked), V(linked), V(copied),
+        V(repeated) from another file of the same content, V(sent).
+      type: dict
+    origins:
+      description: Files and bytes by where those that were here already came from, such as V(release 0123456789abcdef).
+      type: dict
+    changes:
+      description: In diff mode, what differs from the release that is likely to be replaced.
       type: dict
     links:
       description: Links that lead out of the tree, at most 20.
       type: list
+    relocated:
+      description: What was rewritten for another path - C(moves), C(files), C(links), and C(leftovers), other files that name the old path.
+      type: dict
+    interpreter:
+      description: The id of the base interpreter that was shipped, empty when none was.
+      type: str
     bytecode:
       description: Modules compiled, reused from an earlier release, and refused by the compiler.
       type: dict
+    peak_memory:
+      description: The most memory that the target's agent had, in bytes.
+      type: int
     seconds:
       description: Seconds of each phase on this target.
       type: dict
