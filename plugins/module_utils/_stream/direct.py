@@ -519,29 +519,36 @@ class _Connection:
         self.given = self.taken = 0.0  # when that was last possible
 
     def give(self, data: memoryview) -> int:
-        """Send some of it; gives how much, 0 when nothing is taken now. Raises PeerError."""
+        """Send as much of it as is taken now; gives how much. Raises PeerError."""
+        size = 0
         try:
             with self._lock:
-                size = self._tls.send(data)
+                while size < len(data):  # each call sends one record
+                    size += self._tls.send(data[size:])
         except (ssl.SSLWantWriteError, ssl.SSLWantReadError):
-            return 0
+            pass
         except (OSError, ValueError) as error:
             raise _peer_error(error) from error
-        self.given = time.monotonic()
+        if size:
+            self.given = time.monotonic()
         return size
 
-    def take(self, buffer: memoryview) -> Optional[int]:
-        """Receive into ``buffer``; gives how much, None when there is nothing now. Raises PeerError, also at the end."""
+    def take(self, buffer: memoryview) -> int:
+        """Receive as much of ``buffer`` as is there now; gives how much. Raises PeerError, also at the end."""
+        size = 0
         try:
             with self._lock:
-                size = self._tls.recv_into(buffer)
+                while size < len(buffer):  # each call receives one record
+                    piece = self._tls.recv_into(buffer[size:])
+                    if not piece:
+                        raise _Ended(ENDED)
+                    size += piece
         except (ssl.SSLWantReadError, ssl.SSLWantWriteError):
-            return None
+            pass
         except (OSError, ValueError) as error:
             raise _peer_error(error) from error
-        if not size:
-            raise _Ended(ENDED)
-        self.taken = time.monotonic()
+        if size:
+            self.taken = time.monotonic()
         return size
 
     def blocks(self) -> Iterator[Optional[List[Frame]]]:
@@ -558,12 +565,11 @@ class _Connection:
             yield _frames(buffer[:size])
 
     def _fill(self, buffer: memoryview) -> Iterator[None]:
-        while buffer:
-            size = self.take(buffer)
-            if size is None:
-                yield None
-            else:
-                buffer = buffer[size:]
+        while True:
+            buffer = buffer[self.take(buffer) :]
+            if not buffer:
+                return
+            yield None
 
     def close(self, orderly: bool) -> None:
         """Close, with a word to the other end when ``orderly``, by which it can tell an end from a cut."""
@@ -619,11 +625,11 @@ class _Inline:
 
     def put(self, pieces: Sequence[memoryview], idle: float) -> None:
         for piece in pieces:
-            while piece:
-                size = self._connection.give(piece)
-                if size:
-                    piece = piece[size:]
-                elif not _wait(self._connection.fd, select.POLLOUT, idle):
+            while True:
+                piece = piece[self._connection.give(piece) :]
+                if not piece:
+                    break
+                if not _wait(self._connection.fd, select.POLLOUT, idle):
                     raise PeerError(_nothing("was taken", idle))
 
     def get(self, idle: float) -> List[Frame]:
@@ -748,20 +754,16 @@ class _Threaded:
                 self._sleep()
 
     def _give(self) -> bool:
-        """Send what can be sent of one block; False when nothing can be sent now."""
+        """Send one block; False when there is none or not all of it can be sent now."""
         if not self._out or self._broken:
             return False
         size, pieces = self._out[0]
-        moved = False
         try:
             while pieces:
-                given = self._connection.give(pieces[0])
-                if not given:
-                    return moved
-                moved = True
-                pieces[0] = pieces[0][given:]
-                if not pieces[0]:
-                    del pieces[0]
+                pieces[0] = pieces[0][self._connection.give(pieces[0]) :]
+                if pieces[0]:
+                    return False
+                del pieces[0]
         except PeerError as error:
             with self._state.changed:
                 self._broken = error
