@@ -17,6 +17,7 @@ import collections
 import contextlib
 import errno
 import fcntl
+import functools
 import ipaddress
 import os
 import select
@@ -59,7 +60,7 @@ from ansible_collections.ddtree.fleet.plugins.module_utils._stream.wire import (
 
 MAX_STREAMS = 16
 IDLE_S = 180.0
-CLOSE_S = 10.0
+CLOSE_S = 2.0
 STAGGER_S = 0.25
 HANDSHAKE_S = 10.0  # for one connection at the listening end, where anybody may connect
 MAX_STRANGERS = 64  # connections in their handshake at one time
@@ -76,6 +77,7 @@ IFREQ = struct.Struct("16s4x4s16x")
 UNUSABLE_IPV6 = 0x08 | 0x20 | 0x40  # duplicate, deprecated, tentative
 
 ENDED = "the connection ended before the work was done"
+CLOSED = "the stream was closed at this end"
 CORRUPT = "the stream is corrupt: something else than the agent writes to this connection"
 
 T = TypeVar("T")
@@ -302,8 +304,7 @@ def _close_all(connections: Iterable[ssl.SSLSocket]) -> None:
 def _receive_exactly(tls: ssl.SSLSocket, size: int) -> Steps[bytes]:
     data = b""
     while len(data) < size:
-        left = size - len(data)
-        piece = yield from _when_possible(lambda: tls.recv(left))  # noqa: B023
+        piece = yield from _when_possible(functools.partial(tls.recv, size - len(data)))
         if not piece:
             raise ssl.SSLEOFError("the connection was closed")
         data += piece
@@ -572,31 +573,39 @@ class _Connection:
             yield None
 
     def close(self, orderly: bool) -> None:
-        """Close, with a word to the other end when ``orderly``, by which it can tell an end from a cut."""
-        with self._lock, contextlib.suppress(OSError, ValueError):
-            while orderly:
-                try:
-                    self._tls.unwrap()
-                except ssl.SSLWantWriteError:
-                    if not _wait(self.fd, select.POLLOUT, CLOSE_S):
+        """Close; ``orderly`` with TLS's own word to the other end, and so that all that was sent still arrives."""
+        with self._lock:  # to the end: without TLS, the socket would send what a thread gives it as it is
+            with contextlib.suppress(OSError, ValueError):
+                if orderly:
+                    self._say_goodbye()
+                self._tls.shutdown(socket.SHUT_WR if orderly else socket.SHUT_RDWR)
+                for _turn in range(64):  # what is left unread makes the kernel drop what is still on its way
+                    if not os.read(self.fd, 1 << 16):
                         break
-                except ssl.SSLError:  # told; it need not answer
-                    break
-            self._tls.shutdown(socket.SHUT_WR)
-            for _turn in range(64):  # what is left unread makes the kernel drop what is still on its way
-                if not os.read(self.fd, 1 << 16):
-                    break
-        self._tls.close()
+            self._tls.close()
+
+    def _say_goodbye(self) -> None:
+        while True:
+            try:
+                self._tls.unwrap()
+                return
+            except ssl.SSLWantWriteError:
+                if not _wait(self.fd, select.POLLOUT, CLOSE_S):
+                    return
+            except ssl.SSLError:  # told; it need not answer
+                return
 
 
 class _Ended(PeerError):
-    """The other end has closed its connection in order."""
+    """The other end has closed its connection; what it had sent before has all come."""
 
 
 def _peer_error(error: Exception) -> PeerError:
     if isinstance(error, ssl.SSLError) and "BAD_RECORD_MAC" in (error.reason or ""):
         return PeerError("what arrived is not what was sent: something between the two hosts changes the bytes")
-    if isinstance(error, (ssl.SSLZeroReturnError, ssl.SSLEOFError)) or not isinstance(error, ssl.SSLError):
+    if isinstance(error, (ssl.SSLZeroReturnError, ssl.SSLEOFError)):
+        return _Ended(ENDED)
+    if not isinstance(error, ssl.SSLError):
         return PeerError(ENDED)
     return PeerError(f"the stream is corrupt: {_why(error)}")
 
@@ -714,7 +723,10 @@ class _Threaded:
                 raise error
 
     def close(self, orderly: bool) -> None:
-        self._stop = True
+        with self._state.changed:
+            self._stop = True
+            self._broken = self._ended = PeerError(CLOSED)
+            self._state.changed.notify_all()
         self._wake()
         self._thread.join()
         self._connection.close(orderly)
@@ -875,7 +887,7 @@ class Stripes:
     def close(self, abort: bool = False) -> None:
         """Send what is left, tell the other end, and close; with ``abort`` only close, at once. Raises PeerError."""
         try:
-            if not abort:
+            if self._lanes and not abort:
                 self.flush()
         except PeerError:
             abort = True

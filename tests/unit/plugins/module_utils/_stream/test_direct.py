@@ -173,6 +173,19 @@ def test_the_other_end_s_last_words_can_be_heard_after_a_send_has_failed(streams
         assert caller.receive_frame() == (MESSAGE, b"the disk is full")
 
 
+@pytest.mark.parametrize("streams", OFTEN)
+def test_closing_ends_the_wait_of_another_thread_and_may_be_done_twice(streams: int) -> None:
+    with stream(streams) as (caller, _listener), ThreadPoolExecutor(1) as pool:
+        caller.send_frame(DATA, b"never flushed")
+        receiving = pool.submit(caller.receive_frame)
+        time.sleep(0.1)
+        assert not receiving.done()
+        caller.close(abort=True)
+        with pytest.raises(PeerError, match="the connection ended|closed at this end"):
+            receiving.result(2)
+        caller.close()
+
+
 PEER = """
 import json, sys
 given = json.load(sys.stdin)
