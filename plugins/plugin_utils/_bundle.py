@@ -20,6 +20,8 @@ MODULES = (
     "_lease",
     "_stream.wire",
     "_stream.progress",
+    "_stream.relocation",
+    "_stream.interpreter",
     "_stream.environment",
     "_stream.bytecode",
     "_stream.source",
