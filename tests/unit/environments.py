@@ -11,14 +11,13 @@ import os
 import shutil
 import subprocess
 import sys
-import sysconfig
 import zipfile
 from pathlib import Path
 from typing import Dict, List, Union
 
-SHORT = f"python{sys.version_info[0]}.{sys.version_info[1]}"
-VERSION = ".".join(str(part) for part in sys.version_info[:3])
 BASE_PYTHON = Path(os.path.realpath(sys.executable))
+SHORT = f"python{sys.version_info[0]}.{sys.version_info[1]}"
+SYSTEM_PYTHON = Path(os.path.realpath("/usr/bin/python3"))
 
 # As setuptools writes them for `pip install -e`, but for the parts that namespace packages need.
 EDITABLE_PTH = "import __editable___tool_1_0_finder; __editable___tool_1_0_finder.install()"
@@ -97,17 +96,20 @@ def add_editable(environment: Path) -> None:
 def managed_python(folder: Path) -> Path:
     """A base interpreter in a directory of its own, as uv keeps them, with the alias that uv makes; gives the alias.
 
-    The program is a copy; the library is linked piece by piece, since only its place counts here.
+    It is the distribution's, which needs no shared library of its own. The program is a copy; the modules are linked, since
+    only their place counts here.
     """
-    prefix = folder / f"cpython-{VERSION}-linux-x86_64-gnu"
-    library = prefix / "lib" / SHORT
+    program = "import platform, sysconfig; print(platform.python_version(), sysconfig.get_path('stdlib'), sep='\\n')"
+    version, modules = output(SYSTEM_PYTHON, "-c", program)
+    prefix = folder / f"cpython-{version}-linux-x86_64-gnu"
+    library = prefix / "lib" / SYSTEM_PYTHON.name
     (prefix / "bin").mkdir(parents=True)
     library.mkdir(parents=True)
-    shutil.copy2(BASE_PYTHON, prefix / "bin" / SHORT)
-    for item in Path(sysconfig.get_path("stdlib")).iterdir():
+    shutil.copy2(SYSTEM_PYTHON, prefix / "bin")
+    for item in Path(modules).iterdir():
         if item.name not in ("site-packages", "dist-packages", "__pycache__", "test"):
             (library / item.name).symlink_to(item)
-    alias = folder / f"cpython-{SHORT[len('python') :]}-linux-x86_64-gnu"
+    alias = folder / f"cpython-{version.rpartition('.')[0]}-linux-x86_64-gnu"
     alias.symlink_to(prefix.name)
     return alias
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 from typing import Any, Dict, Iterable, List, Optional
 
@@ -34,6 +35,9 @@ for name in ("encodings.idna", "_ctypes", "_ssl", "_hashlib", "zlib", "_sqlite3"
 # What a Python has in its own directory. Anything else there belongs to other software, or to somebody.
 OWN_NAMES = {b"bin", b"include", b"lib", b"lib32", b"lib64", b"libexec", b"share", b"etc", b"man", b"licenses", b"ssl"}
 SHARED_PREFIXES = {b"/", b"/usr", b"/usr/local", b"/opt", b"/opt/local", b"/home", b"/root", b"/srv", b"/var"}
+# As the dynamic loader prints them under LD_TRACE_LOADED_OBJECTS, and where a distribution keeps its own.
+LOADED_LIBRARY = re.compile(rb" => (/.*) \(0x[0-9a-f]+\)$", re.MULTILINE)
+SYSTEM_LIBRARIES = (b"/lib/", b"/lib64/", b"/usr/lib/", b"/usr/lib64/")
 PATH_SETTINGS = {b"home", b"executable", b"base-prefix", b"base-exec-prefix", b"base-executable"}
 
 
@@ -132,20 +136,46 @@ def _aliases(prefix: bytes, named: Iterable[bytes]) -> List[bytes]:
 def _why_not(prefix: bytes, program: bytes, version: str, root: bytes) -> str:
     """Why this base interpreter cannot be sent along, and the way out; empty when it can."""
     place, home = show(prefix), os.path.realpath(os.path.expanduser(b"~"))
-    library = os.path.join(prefix, b"lib", f"python{_short(version)}".encode(), b"os.py")
+    module = os.path.join(prefix, b"lib", f"python{_short(version)}".encode(), b"os.py")
     same = f"install Python {version} at the same path"
     if prefix in SHARED_PREFIXES or below(home, prefix) or os.path.basename(prefix) == b".local":
         return f"{place} holds other software, too; install python{_short(version)} ({version}) from the distribution"
     if not program or not below(program, prefix):
         return f"its program is not below {place}; {same}"
-    if not os.path.isfile(library):
-        return f"{show(library)} does not exist; {same}"
+    if not os.path.isfile(module):
+        return f"{show(module)} does not exist; {same}"
     if below(root, prefix):
         return f"the environment itself stands in {place}; build it outside of that"
     others = _other_contents(prefix)
     if others:
         return f"{place} holds more than Python ({', '.join(map(show, others[:3]))}); {same}"
+    library = _bound_library(program, prefix)
+    if library:
+        name, directory = show(os.path.basename(library)), show(os.path.dirname(library))
+        return f"its program takes {name} from {directory} wherever it stands; {same}"
     return ""
+
+
+def _bound_library(program: bytes, prefix: bytes) -> bytes:
+    """A shared library that the program would not find on another host or from another directory; empty when there is none."""
+    try:
+        traced = subprocess.run(  # pylint: disable=ansible-bad-function
+            [program, b"-I", b"-c", b""],
+            env={**os.environ, "LD_TRACE_LOADED_OBJECTS": "1"},
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            timeout=60,
+            check=False,
+        ).stdout
+        with open(program, "rb") as file:
+            relative = b"$ORIGIN" in file.read()
+    except (OSError, subprocess.TimeoutExpired) as error:
+        raise TreeError(f"{show(program)} does not run: {error}") from error
+    for path in LOADED_LIBRARY.findall(traced):
+        inside = below(os.path.normpath(path), prefix)
+        if not (relative if inside else path.startswith(SYSTEM_LIBRARIES)):
+            return bytes(path)
+    return b""
 
 
 def _other_contents(prefix: bytes) -> List[bytes]:
