@@ -165,7 +165,7 @@ def _relocate_file(root: bytes, entry: Entry, moves: Sequence[Move]) -> Tuple[Op
     full = os.path.join(root, entry.path)
     try:
         with _open(full) as file:
-            old = file.read(TEXT_LIMIT if entry.size <= TEXT_LIMIT else HEAD_SIZE)
+            old = file.read() if entry.size <= TEXT_LIMIT else file.read(HEAD_SIZE)
             new = _rewritten(entry, old, moves)
             change = _replace_file(full, entry, old, new, file) if new != old else None
     except OSError as error:
