@@ -25,6 +25,8 @@ MODULES = (
     "_stream.fanout",
     "_stream.pace",
     "_stream.progress",
+    "_stream.relocation",
+    "_stream.interpreter",
     "_stream.environment",
     "_stream.interpreter",
     "_stream.relocation",

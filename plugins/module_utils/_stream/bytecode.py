@@ -16,7 +16,7 @@ import subprocess
 import threading
 from typing import Callable, Dict, Iterator, List, TextIO, Tuple, cast
 
-from ansible_collections.ddtree.fleet.plugins.module_utils._stream.environment import ask_python
+from ansible_collections.ddtree.fleet.plugins.module_utils._stream.interpreter import ask_python
 from ansible_collections.ddtree.fleet.plugins.module_utils._tree import FILE, IGNORED_NAME, Entry, TreeError
 
 # Runs in the release's interpreter: compiles [source, shown path, target] triples, one JSON line each; answers a line per file.

@@ -8,34 +8,52 @@ from __future__ import annotations
 import hashlib
 import os
 import re
-import subprocess
-from typing import Any, Dict, List
+from collections import Counter
+from typing import Any, Dict, Iterator, List
 
+from ansible_collections.ddtree.fleet.plugins.module_utils._stream.interpreter import (
+    prefix_of,
+    read_settings,
+    works,
+)
+from ansible_collections.ddtree.fleet.plugins.module_utils._stream.wire import decode_path, encode_path
 from ansible_collections.ddtree.fleet.plugins.module_utils._tree import LINK, Entry, TreeError, show
 
-ACTIVATE_LINE = re.compile(rb"^\s*(?:export )?VIRTUAL_ENV=(?:'(/[^'\n]*)'|\"(/[^\"\n]*)\"|(/\S*))", re.MULTILINE)
+ACTIVATE_LINE = re.compile(
+    rb"^\s*(?:export )?VIRTUAL_ENV=(?:'(/(?:[^'\n]|'\"'\"'|'\\'')*)'|\"(/[^\"\n]*)\"|(/\S*))", re.MULTILINE
+)
+COMMAND_LINE = re.compile(rb"^command\s*=.* -m (?:venv (?:[^/\n]* )?(/.*)|virtualenv .*?(/\S*))$", re.MULTILINE)
+SCRIPT_LINE = re.compile(rb"#!(?:/bin/sh\n'''exec')?[ \t]*['\"]?(/.*)/bin/(?:python|pypy)[\w.]*(?:['\"\s]|\Z)")
 KERNEL_RECORD = re.compile(
     rb"/site-packages/(?:torch|triton|flashinfer|sgl_kernel|sglang_kernel|deep_gemm|tilelang|nvidia)[^/]*[.]dist-info/RECORD\Z"
 )
-VERSION_PROGRAM = "import platform; print(platform.python_version())"
+HEAD_SIZE = 65536
 
 
 def describe(root: bytes, hashes: Dict[bytes, str]) -> Dict[str, Any]:
-    """What a target must know of the environment at ``root``: ``built_at``, ``interpreter``, ``home``, ``version``, ``kernels``.
+    """What a target must know of the environment at ``root``. Empty for a tree that is not a virtual environment.
 
-    Empty for a tree that is not a virtual environment. ``interpreter`` is the real path that ``bin/python`` leads to, empty
-    when that lies inside the tree. ``kernels`` is a digest of the packages that compile kernels. Raises TreeError when
-    ``bin/python`` does not run, since then the source does not work.
+    ``built_at`` is the path it was built at, empty when that cannot be told; ``built_as`` are all paths that it may be named by,
+    that one first, encoded as the wire does. ``relocatable`` says that it was made to work at any path. ``interpreter`` is the
+    real path that ``bin/python`` leads to, empty when that lies inside the tree. ``home`` is what pyvenv.cfg says. ``version``,
+    ``prefix``, ``python``, ``prefixes``, ``shippable`` and ``why`` are of the base interpreter, see ``interpreter.prefix_of``.
+    ``kernels`` is a digest of the packages that compile kernels. Raises TreeError when ``bin/python`` does not run, since then
+    the source does not work.
     """
     if not os.path.isfile(os.path.join(root, b"pyvenv.cfg")):
         return {}
     python = os.path.join(root, b"bin/python")
-    real = os.path.realpath(python)
+    real, real_root = os.path.realpath(python), os.path.realpath(root)
+    base = prefix_of(python)
+    settings = read_settings(root)
+    built_at = _built_at(root, [decode_path(path) for path in base["prefixes"]])
     return {
-        "built_at": show(_built_at(root)),
-        "interpreter": "" if real.startswith(os.path.realpath(root) + b"/") else show(real),
-        "home": show(_home(root)),
-        "version": python_version(python),
+        **base,
+        "built_at": show(built_at),
+        "built_as": [encode_path(path) for path in dict.fromkeys([built_at, real_root])] if built_at else [],
+        "relocatable": settings.get(b"relocatable") == b"true",
+        "interpreter": "" if real.startswith(real_root + b"/") else show(real),
+        "home": show(settings.get(b"home", b"")),
         "kernels": kernels_digest(hashes),
     }
 
@@ -46,68 +64,53 @@ def kernels_digest(hashes: Dict[bytes, str]) -> str:
     return hashlib.sha256(repr(records).encode()).hexdigest()
 
 
-def _built_at(root: bytes) -> bytes:
+def _built_at(root: bytes, base_prefixes: List[bytes]) -> bytes:
+    """Where an environment says that it stands: in its activation script, else in its other scripts, else in pyvenv.cfg."""
+    found = ACTIVATE_LINE.search(_head(os.path.join(root, b"bin/activate")))
+    if found:
+        return found[found.lastindex or 0].replace(b"'\"'\"'", b"'").replace(b"'\\''", b"'")
+    named = Counter(_named_by_scripts(root))
+    for other in [b"/usr", b"/usr/local", *base_prefixes]:
+        del named[other]
+    if named:
+        return max(sorted(named), key=lambda path: named[path])
+    found = COMMAND_LINE.search(_head(os.path.join(root, b"pyvenv.cfg")))
+    return found[found.lastindex or 0].strip() if found else b""
+
+
+def _named_by_scripts(root: bytes) -> Iterator[bytes]:
+    """For each script in bin that is started with ``<path>/bin/python``: that path."""
+    with os.scandir(os.path.join(root, b"bin")) as items:
+        for item in items:
+            found = SCRIPT_LINE.match(_head(item.path)) if item.is_file(follow_symlinks=False) else None
+            if found:
+                yield found[1].replace(b"'\"'\"'", b"'")
+
+
+def _head(path: bytes) -> bytes:
     try:
-        with open(os.path.join(root, b"bin/activate"), "rb") as file:
-            found = ACTIVATE_LINE.search(file.read(65536))
+        with open(path, "rb") as file:
+            return file.read(HEAD_SIZE)
     except OSError:
         return b""
-    return found[found.lastindex or 0] if found else b""
-
-
-def _home(root: bytes) -> bytes:
-    with open(os.path.join(root, b"pyvenv.cfg"), "rb") as file:
-        for line in file:
-            key, _equals, value = line.partition(b"=")
-            if key.strip() == b"home":
-                return value.strip()
-    return b""
-
-
-def python_version(python: bytes) -> str:
-    """The version an interpreter says it is, such as ``3.12.3``; raises TreeError when it does not run."""
-    return ask_python(python, VERSION_PROGRAM)
-
-
-def ask_python(python: bytes, program: str) -> str:
-    """What a one-line program prints in an interpreter; raises TreeError with what that says when it does not run here."""
-    command = [python, b"-I", b"-B", b"-S", b"-c", program.encode()]
-    try:
-        done = subprocess.run(  # pylint: disable=ansible-bad-function
-            command, stdin=subprocess.DEVNULL, capture_output=True, timeout=60, check=False
-        )
-    except (OSError, subprocess.TimeoutExpired) as error:
-        raise TreeError(f"{show(python)} does not run: {error}") from error
-    if done.returncode:
-        raise TreeError(
-            f"{show(python)} does not run: {show(done.stderr.strip()[-300:]) or f'exit status {done.returncode}'}"
-        )
-    return done.stdout.decode().strip()
 
 
 def check_interpreter(environment: Dict[str, Any], dest: bytes) -> None:
-    """Raise TreeError unless this host can run the described environment at ``dest``."""
+    """Raise TreeError unless the base interpreter of the described environment works here as it does on the source."""
     if not environment:
         return
-    built_at = environment["built_at"]
-    if built_at and os.fsencode(built_at) != dest:
-        raise TreeError(
-            f"the environment was built at {built_at} and names that path in its scripts, so it cannot work at {show(dest)}; "
-            f"set dest to {built_at}"
-        )
-    interpreter, version = environment["interpreter"], environment["version"]
-    if not interpreter:
+    python, version = environment["interpreter"] or environment["python"], environment["version"]
+    if not python:
         return
-    if not os.access(interpreter, os.X_OK):
-        raise TreeError(
-            f"the environment's base interpreter {interpreter} (Python {version}) does not exist here; install it at that path"
-        )
-    found = python_version(os.fsencode(interpreter))
-    if found != version:
-        raise TreeError(
-            f"the environment's base interpreter {interpreter} is Python {found} here and {version} on the source; "
-            "install the same version"
-        )
+    way_out = f"it cannot be sent along: {environment['why']}"
+    if environment["shippable"]:
+        way_out = "install it at that path, or set interpreter: ship"
+    what = f"the base interpreter {python} (Python {version}) of the environment for {show(dest)}"
+    if not os.access(python, os.X_OK):
+        raise TreeError(f"{what} does not exist here; {way_out}")
+    problem = works(os.fsencode(python), version)
+    if problem:
+        raise TreeError(f"{what} does not work here: {problem}; {way_out}")
 
 
 def outside_links(entries: List[Entry], dest: bytes) -> List[Entry]:

@@ -589,9 +589,8 @@ def test_the_environment_must_work_at_dest(tmp_path: Path) -> None:
     assert described["built_at"] == str(dest)
     assert described["interpreter"] == os.path.realpath(sys.executable)
     for change, problem in (
-        ({"built_at": "/opt/other"}, "was built at /opt/other .* set dest to /opt/other"),
         ({"interpreter": "/opt/python/bin/python3"}, "base interpreter /opt/python/bin/python3 .* does not exist here"),
-        ({"version": "3.1.4"}, f"is Python {described['version']} here and 3.1.4 on the source"),
+        ({"version": "3.1.4"}, f"is Python {described['version']}, not 3.1.4"),
     ):
         with Source() as source, Destination() as target:
             tree = source.scan(src)

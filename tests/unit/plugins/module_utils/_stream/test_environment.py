@@ -31,6 +31,7 @@ ACTIVATE = {
     ),
     "relocatable": ('VIRTUAL_ENV="$(dirname -- "$(dirname -- "$(realpath -- "$SCRIPT_PATH")")")"\n', ""),
     "virtualenv": ("VIRTUAL_ENV='/opt/venv'\nexport VIRTUAL_ENV\n", "/opt/venv"),
+    "uv with a quote": ("VIRTUAL_ENV='/opt/it'\"'\"'s venv'\n", "/opt/it's venv"),
     "bare": ("VIRTUAL_ENV=/opt/venv\n", "/opt/venv"),
     "nothing": ("# VIRTUAL_ENV=/opt/venv\n", ""),
 }
@@ -52,6 +53,46 @@ def test_where_an_environment_was_built_is_found(tmp_path: Path, text: str, buil
     assert found["home"] == "/usr/bin"
     assert found["version"] == ".".join(str(part) for part in sys.version_info[:3])
     assert found["interpreter"] == os.path.realpath(sys.executable)
+
+
+@pytest.mark.parametrize(
+    ("lines", "built_at"),
+    [
+        (
+            ["#!/opt/venv/bin/python", "#!/opt/venv/bin/python3.11 -E", "#!/opt/other/bin/python", "#!/bin/sh"],
+            "/opt/venv",
+        ),
+        (["#!/bin/sh\n'''exec' '/opt/it'\"'\"'s/bin/python' \"$0\" \"$@\""], "/opt/it's"),
+        (['#!/bin/sh\n\'\'\'exec\' "/opt/my venv/bin/python" "$0" "$@"'], "/opt/my venv"),
+        (["#!/usr/bin/python3", "#!/usr/bin/python3", "#!/opt/venv/bin/python"], "/opt/venv"),
+        (["#!/usr/bin/env python3"], ""),
+    ],
+)
+def test_without_an_activation_script_the_launchers_tell_where_it_was_built(
+    tmp_path: Path, lines: List[str], built_at: str
+) -> None:
+    root = make(tmp_path / "venv", "")
+    for number, line in enumerate(lines):
+        (root / "bin" / f"tool{number}").write_text(f"{line}\nimport sys\n")
+    assert environment.describe(os.fsencode(root), {})["built_at"] == built_at
+
+
+@pytest.mark.parametrize(
+    ("command", "built_at"),
+    [
+        ("/usr/bin/python3 -m venv /opt/venv", "/opt/venv"),
+        ("/usr/bin/python3 -m venv --copies --without-pip /opt/my venv", "/opt/my venv"),
+        ("/usr/bin/python3 -m virtualenv -p /usr/bin/python3 /opt/venv", "/opt/venv"),
+        ("/usr/bin/python3 -m venv venv", ""),
+    ],
+)
+def test_without_launchers_the_command_tells_where_it_was_built(tmp_path: Path, command: str, built_at: str) -> None:
+    root = make(tmp_path / "venv", "")
+    with open(root / "pyvenv.cfg", "a", encoding="utf-8") as file:
+        file.write(f"command = {command}\nversion = 3\n")
+    found = environment.describe(os.fsencode(root), {})
+    assert found["built_at"] == built_at
+    assert found["built_as"] == ([built_at, str(root)] if built_at else [])
 
 
 def test_the_script_of_this_python_is_understood(tmp_path: Path) -> None:
