@@ -109,7 +109,9 @@ class ActionModule(ActionBase):
             if not os.path.isabs(seed):
                 raise EndpointError(f"seeds must be absolute paths of directories on the targets, not {seed}")
         if not 0 <= args["streams"] <= MOST_STREAMS:
-            raise EndpointError(f"streams must be 0 (as many as the processors can use) to {MOST_STREAMS}, not {args['streams']}")
+            raise EndpointError(
+                f"streams must be 0 (as many as the processors can use) to {MOST_STREAMS}, not {args['streams']}"
+            )
         return Request(
             src=src,
             dest=dest,
@@ -182,7 +184,9 @@ def bytes_per_second(text: str) -> int:
     except ValueError:
         rate = -1
     if rate and rate < LEAST_RATE:
-        raise EndpointError(f"rate_limit must be bytes per second such as 50M (MiB), at least 64K, or 0 for no limit, not {text}")
+        raise EndpointError(
+            f"rate_limit must be bytes per second such as 50M (MiB), at least 64K, or 0 for no limit, not {text}"
+        )
     return rate
 
 

@@ -75,7 +75,9 @@ def compile_exclude(patterns: Sequence[str]) -> Optional[re.Pattern[bytes]]:
     return re.compile("|".join(f"(?:{part})" for part in parts).encode(), re.DOTALL)
 
 
-def scan(root: bytes, exclude: Sequence[str] = (), special: Optional[Dict[bytes, int]] = None, strict: bool = True) -> List[Entry]:
+def scan(
+    root: bytes, exclude: Sequence[str] = (), special: Optional[Dict[bytes, int]] = None, strict: bool = True
+) -> List[Entry]:
     """All entries below ``root``, sorted by path, so that a directory comes before what is in it.
 
     ``special`` is filled with the modes of files that have set-user-ID, set-group-ID or sticky bits. Unless ``strict``, what

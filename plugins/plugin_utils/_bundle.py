@@ -28,8 +28,6 @@ MODULES = (
     "_stream.relocation",
     "_stream.interpreter",
     "_stream.environment",
-    "_stream.interpreter",
-    "_stream.relocation",
     "_stream.bytecode",
     "_stream.sender",
     "_stream.receiver",

@@ -240,7 +240,9 @@ def fast_ciphers(argv: Sequence[str]) -> str:
 def _ciphers(command: tuple[str, ...]) -> str:
     """The ciphers that an ssh command would offer, empty when it cannot say."""
     try:
-        done = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=10, check=False)
+        done = subprocess.run(
+            command, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=10, check=False
+        )
     except (OSError, subprocess.TimeoutExpired):
         return ""
     return next((line.split(" ", 1)[1] for line in done.stdout.splitlines() if line.startswith("ciphers ")), "")

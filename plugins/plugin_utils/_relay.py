@@ -222,12 +222,16 @@ class Target:
         """Pass the wanted files on as they arrive, and wait for the proof and the commit."""
         with self.judged():
             leg, verdict = self.connected(), self.verdict
-            leg.ask("build", "built", direct=self.sink != RELAY)  # until then nothing is read there, however long copying takes
+            leg.ask(
+                "build", "built", direct=self.sink != RELAY
+            )  # until then nothing is read there, however long copying takes
             verdict.path = "relay" if self.sink == RELAY else "direct"
             passing = threading.Thread(target=self._pass_on, args=(leg,), daemon=True)
             passing.start()
             try:
-                done = leg.answer("committed")  # read while content is passed on, so that neither end waits for the other
+                done = leg.answer(
+                    "committed"
+                )  # read while content is passed on, so that neither end waits for the other
             except LegError:
                 self._outlet.fail()
                 raise
@@ -353,7 +357,13 @@ class Relay:
                 target.fail(f"{target.verdict.host}: {why}")
             return
         request = dataclasses.replace(
-            self._request, src=environment["prefix"], exclude=(), interpreter=True, ship=False, changes=False, special=False
+            self._request,
+            src=environment["prefix"],
+            exclude=(),
+            interpreter=True,
+            ship=False,
+            changes=False,
+            special=False,
         )
         doubles = [Target(target.endpoint, target.python) for target in lacking]
         Relay(request, self._say).run(source, source_python, doubles)

@@ -47,15 +47,11 @@ from typing import (
 )
 
 from ansible_collections.ddtree.fleet.plugins.module_utils._stream.wire import (
-    DATA,
-    FILE_INDEX,
     HEADER,
     MAX_FRAME,
-    MESSAGE,
-    PACKED,
-    SUM,
     Frame,
     PeerError,
+    check_header,
 )
 
 MAX_STREAMS = 16
@@ -618,7 +614,8 @@ def _frames(block: memoryview) -> List[Frame]:
             raise PeerError(CORRUPT)
         kind, size = HEADER.unpack_from(block, start)
         start += HEADER.size
-        if kind not in (MESSAGE, FILE_INDEX, DATA, SUM, PACKED) or size > len(block) - start:
+        check_header(kind, size)
+        if size > len(block) - start:
             raise PeerError(CORRUPT)
         frames.append((kind, bytes(block[start : start + size])))
         start += size

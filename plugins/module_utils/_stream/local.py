@@ -127,9 +127,7 @@ class Local:
             trusted = self.index.lookup(entry) == sha256
             found.add(sha256, Origin(where, tree.root, entry, trusted), bool(tree.release))
 
-    def _search(
-        self, found: Found, where: str, root: bytes, index: HashIndex, sizes: Set[int], release: bool
-    ) -> None:
+    def _search(self, found: Found, where: str, root: bytes, index: HashIndex, sizes: Set[int], release: bool) -> None:
         """Add a tree's files, of which only those that have a wanted size need be hashed."""
         try:
             entries = [e for e in scan(root, strict=release) if e.kind == FILE and e.size in sizes]

@@ -20,7 +20,7 @@ import urllib.parse
 from dataclasses import dataclass, field
 from typing import BinaryIO, Callable, Dict, Iterable, List, Optional, Sequence, Tuple
 
-from ansible_collections.ddtree.fleet.plugins.module_utils._tree import FILE, LINK, READ_SIZE, Entry, TreeError, show
+from ansible_collections.ddtree.fleet.plugins.module_utils._tree import FILE, HASH_SIZE, LINK, Entry, TreeError, show
 
 HEAD_SIZE = 4096
 TEXT_LIMIT = 1 << 20
@@ -375,7 +375,7 @@ def _replace_file(full: bytes, entry: Entry, old: bytes, new: bytes, rest: Optio
                 for digest in after:
                     digest.update(new)
                 size += file.write(new)
-                old = new = (rest.read(READ_SIZE) or b"") if rest else b""
+                old = new = (rest.read(HASH_SIZE) or b"") if rest else b""
             file.flush()
             os.fchmod(file.fileno(), entry.mode)
             os.utime(file.fileno(), ns=(entry.mtime_ns, entry.mtime_ns))
@@ -416,7 +416,7 @@ def _update_records(root: bytes, entries: List[Entry], changes: Dict[bytes, Chan
         full = os.path.join(root, entry.path)
         try:
             with _open(full) as file:
-                old = b"".join(iter(lambda: file.read(READ_SIZE), b""))
+                old = b"".join(iter(lambda: file.read(HASH_SIZE), b""))
             new = b"".join(
                 _record_line(line, os.path.dirname(directory), changes) for line in old.splitlines(keepends=True)
             )

@@ -213,7 +213,9 @@ class Sender:
 
     def _pack(self, buffer: bytearray, size: int, file: int) -> Union[Buffer, Future[bytes]]:
         head, end = BLOCK_HEAD.size, BLOCK_HEAD.size + size
-        if not (buffer[head] or buffer[end - 1] or buffer[(head + end) // 2]) and buffer.startswith(NOTHING[:size], head):
+        if not (buffer[head] or buffer[end - 1] or buffer[(head + end) // 2]) and buffer.startswith(
+            NOTHING[:size], head
+        ):
             return BLOCK_HEAD.pack(ZEROS, size)
         level = self.pace.level(file) if self._codec else 0
         if level and self._codec:

@@ -155,7 +155,9 @@ class Source:
         numbers = from_runs(asked["runs"], len(self._entries))
         for number in numbers:
             if self._entries[number].kind != FILE:
-                raise PeerError(f"a target asked for the content of {show(self._entries[number].path)}, which is no file")
+                raise PeerError(
+                    f"a target asked for the content of {show(self._entries[number].path)}, which is no file"
+                )
         offsets = {}
         for number, prefixes in asked["partial"]:
             offset = self._agreed(self._entries[number], prefixes)

@@ -138,17 +138,19 @@ class Target:
 
     def _check_environment(self, request: Message, wanted: List[Entry]) -> List[str]:
         """Raise TreeError when the environment could not work here; gives the links that lead out of it."""
-        if request["environment"]:
-            from ansible_collections.ddtree.fleet.plugins.module_utils._stream import interpreter  # seldom needed twice
+        from ansible_collections.ddtree.fleet.plugins.module_utils._stream import interpreter, relocation
 
-            shipped = request["shipped"]
-            at = os.fsencode(self.environments.interpreters().path(shipped)) if shipped else None
-            if not shipped:
-                environment.check_interpreter(request["environment"], self.dest)
-            self.moves = interpreter.moves_for(request["environment"], self.dest, at)
+        described, shipped = request["environment"], request["shipped"]
+        at = os.fsencode(self.environments.interpreters().path(shipped)) if shipped else None
+        if not shipped:
+            environment.check_interpreter(described, self.dest)
+        self.moves = interpreter.moves_for(described, self.dest, at)
+        moved = relocation.moved_links(wanted, self.moves)
+        links = [entry._replace(target=moved.get(entry.path, entry.target)) for entry in wanted if entry.kind == LINK]
+        if at:  # proved by running it before the commit
+            links = [entry for entry in links if not entry.target.startswith(at + b"/")]
         release = self.store.path(_releases.release_id(request["digest"]))
-        moved = [e._replace(target=_moved(e.target, self.moves)) if e.kind == LINK else e for e in wanted]
-        return environment.check_outside_links(moved, self.dest, os.fsencode(release))
+        return environment.check_outside_links(links, self.dest, os.fsencode(release))
 
     def _listing(self, staged: Optional[LocalTree]) -> Tuple[List[Entry], Dict[bytes, str]]:
         """The source's listing; only directories that neither staging nor the likeliest release has just so are asked for."""
@@ -191,7 +193,9 @@ class Target:
         return {
             "against": base.release if base and base.release else "dest" if base else "",
             "counts": {kind: len(found) for kind, found in lists.items()},
-            "sizes": {show(path): after[path].size for path in (lists["added"] + lists["changed"])[: 2 * CHANGES_SHOWN]},
+            "sizes": {
+                show(path): after[path].size for path in (lists["added"] + lists["changed"])[: 2 * CHANGES_SHOWN]
+            },
             **{kind: [show(path) for path in found[:CHANGES_SHOWN]] for kind, found in lists.items()},
         }
 
@@ -224,14 +228,11 @@ class Target:
                 raise TreeError("the staged tree is not the source's tree; something else writes to staging")
         hashes, relocated = plan.hashes, None
         if self.moves:
-            from ansible_collections.ddtree.fleet.plugins.module_utils._stream.relocation import (
-                relocate,  # seldom needed
-            )
-
             with self._timed("relocate"):
-                relocated = relocate(self.staging.tree, staged, self.moves)
+                relocated = self._relocate(staged)
                 hashes = {**plan.hashes, **relocated.rewritten}
                 staged = scan(self.staging.tree)
+        self._check_runs(request["environment"])
         self._set_special(request["special"])
         compiled = {"compiled": 0, "reused": 0, "refused": 0}
         if request["bytecode"] and request["environment"]:
@@ -254,6 +255,22 @@ class Target:
             "bytecode": compiled,
             "reused": plan.figures()[0],
         }
+
+    def _relocate(self, staged: List[Entry]) -> Relocated:
+        from ansible_collections.ddtree.fleet.plugins.module_utils._stream import relocation
+
+        relocated = relocation.relocate(self.staging.tree, staged, self.moves)
+        relocation.refuse_unknown(self.staging.tree, scan(self.staging.tree), self.moves)
+        return relocated
+
+    def _check_runs(self, described: Dict[str, Any]) -> None:
+        """Raise TreeError unless the staged environment's interpreter runs here and is the version it was on the source."""
+        if described:
+            from ansible_collections.ddtree.fleet.plugins.module_utils._stream.interpreter import works
+
+            problem = works(os.path.join(self.staging.tree, b"bin/python"), described["version"])
+            if problem:
+                raise TreeError(f"bin/python of the release does not work here: {problem}")
 
     def _facts(self, request: Message, installed: str, relocated: Optional[Relocated]) -> Dict[str, Any]:
         files = [entry for entry in self._planned().wanted if entry.kind == FILE]
@@ -329,14 +346,6 @@ def _describe(relocated: Relocated, moves: List[Move]) -> Dict[str, Any]:
         "leftovers": relocated.leftovers,
         "leftover_count": relocated.leftover_count,
     }
-
-
-def _moved(target: bytes, moves: List[Move]) -> bytes:
-    """Where a link will lead once the tree is relocated."""
-    for move in moves:
-        if target == move.old or target.startswith(move.old + b"/"):
-            return move.new + target[len(move.old) :]
-    return target
 
 
 class _Listening:
