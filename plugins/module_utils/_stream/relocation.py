@@ -25,7 +25,7 @@ from ansible_collections.ddtree.fleet.plugins.module_utils._tree import FILE, HA
 HEAD_SIZE = 4096
 TEXT_LIMIT = 1 << 20
 LEFTOVERS_SHOWN = 20
-KERNEL_LINE = 127  # the longest first line, "#!" included, that every kernel takes whole
+KERNEL_LINE = 127  # bytes of a first line, with "#!" and its end, that every kernel reads; pip and uv keep to it, too
 HASHES = ("sha256", "sha384", "sha512")  # that RECORD may hold
 TEMPORARY = b".ddtree-relocated"
 
@@ -338,7 +338,7 @@ def _launcher(path: bytes, data: bytes, moves: Sequence[Move]) -> bytes:
     interpreter = {move.old: move.new for move in moves}[old] + name
     arguments = _arguments(path, command[len(old) + len(name) :], moves)
     line = b"#!" + blanks + interpreter + arguments
-    runs = len(line) <= KERNEL_LINE and not re.search(rb"\s", interpreter)
+    runs = len(line) < KERNEL_LINE and not re.search(rb"\s", interpreter)
     if runs or first.endswith(b"\r"):  # with a carriage return it can only be given to an interpreter by name
         return line + b"\n" + rest
     if not PYTHON_NAME.match(os.path.basename(interpreter)):
@@ -352,7 +352,7 @@ def _launcher(path: bytes, data: bytes, moves: Sequence[Move]) -> bytes:
 
 def _arguments(path: bytes, text: bytes, moves: Sequence[Move]) -> bytes:
     moved = _substitute(text, {move.old: move.new for move in moves})
-    if moved != text and (len(moved) > KERNEL_LINE or any(re.search(rb"\s", move.new) for move in moves)):
+    if moved != text and (len(moved) >= KERNEL_LINE or any(re.search(rb"\s", move.new) for move in moves)):
         raise TreeError(
             f"the first line of {show(path)} would be too long or have a blank in a path; set a shorter dest without blanks"
         )

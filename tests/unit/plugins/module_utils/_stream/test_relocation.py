@@ -223,6 +223,14 @@ def test_only_first_lines_of_launchers_are_rewritten(tmp_path: Path, script: byt
     assert file.read_bytes() == (expected or script)
 
 
+@pytest.mark.parametrize(("length", "kept"), [(126, True), (127, False)])
+def test_a_first_line_is_no_longer_than_every_kernel_reads(tmp_path: Path, length: int, kept: bool) -> None:
+    file = write(tmp_path, "bin/tool", "#!/root/venv/bin/python\npass\n", 0o755)
+    new = b"/srv/" + b"x" * (length - len("#!/srv//bin/python"))
+    rewritten(tmp_path, Move(b"/root/venv", new))
+    assert file.read_bytes().startswith(b"#!%s/bin/python\n" % new if kept else b"#!/bin/sh\n")
+
+
 def test_a_large_archive_with_a_launcher_line_runs_at_the_new_place(tmp_path: Path) -> None:
     old, new = tmp_path / "old", tmp_path / "new"
     build(old)
@@ -317,9 +325,11 @@ def test_names_need_not_be_text(tmp_path: Path) -> None:
 def test_of_nested_places_the_inner_one_counts(tmp_path: Path) -> None:
     write(tmp_path, "pyvenv.cfg", "home = /root/venv/python/bin\nexecutable = /root/venv/bin/python\n")
     write(tmp_path, "bin/activate", "a='/root/venv/python/bin'\nb='/root/venv/bin'\n")
+    write(tmp_path, "lib/a.pth", "import sys; sys.path += ['/root/venv/python/x', '/root/venv/y']\n")
     rewritten(tmp_path, MOVE, Move(b"/root/venv/python", b"/opt/python"))
     assert (tmp_path / "pyvenv.cfg").read_text() == "home = /opt/python/bin\nexecutable = /srv/other/bin/python\n"
     assert (tmp_path / "bin" / "activate").read_text() == "a='/opt/python/bin'\nb='/srv/other/bin'\n"
+    assert (tmp_path / "lib" / "a.pth").read_text() == "import sys; sys.path += ['/opt/python/x', '/srv/other/y']\n"
 
 
 def test_other_texts_are_listed_and_left_alone(tmp_path: Path) -> None:
