@@ -70,7 +70,7 @@ class Request:
     ship: bool = False
     special: bool = False
     changes: bool = False
-    interpreter: bool = False  # what is streamed is a base interpreter, not an environment
+    interpreter: Sequence[str] = ()  # the paths that a base interpreter is known by, when that is what is streamed
 
 
 @dataclass
@@ -147,7 +147,7 @@ class Target:
                 "open",
                 protocol=PROTOCOL,
                 dest=request.dest,
-                interpreter=request.interpreter,
+                interpreter=bool(request.interpreter),
                 run=request.run,
                 who=request.who,
                 take_over=request.take_over,
@@ -302,7 +302,7 @@ class Relay:
                 exclude=list(request.exclude),
                 full=request.full,
                 check=request.check,
-                interpreter=request.interpreter,
+                interpreter=bool(request.interpreter),
             )
             for future in opening:
                 future.result()
@@ -360,7 +360,7 @@ class Relay:
             self._request,
             src=environment["prefix"],
             exclude=(),
-            interpreter=True,
+            interpreter=environment["prefixes"],
             ship=False,
             changes=False,
             special=False,
@@ -388,6 +388,7 @@ class Relay:
                     src=request.src,
                     bytecode=request.bytecode,
                     shipped=target.shipped,
+                    prefixes=list(request.interpreter),
                     special=tree["special"] if request.special else [],
                     changes=request.changes,
                 )

@@ -145,11 +145,12 @@ class Target:
         if not shipped:
             environment.check_interpreter(described, self.dest)
         self.moves = interpreter.moves_for(described, self.dest, at)
+        release = self.store.path(_releases.release_id(request["digest"]))
+        self.moves += [relocation.Move(decode_path(old), os.fsencode(release)) for old in request["prefixes"]]
         moved = relocation.moved_links(wanted, self.moves)
         links = [entry._replace(target=moved.get(entry.path, entry.target)) for entry in wanted if entry.kind == LINK]
         if at:  # proved by running it before the commit
             links = [entry for entry in links if not entry.target.startswith(at + b"/")]
-        release = self.store.path(_releases.release_id(request["digest"]))
         return environment.check_outside_links(links, self.dest, os.fsencode(release))
 
     def _listing(self, staged: Optional[LocalTree]) -> Tuple[List[Entry], Dict[bytes, str]]:
@@ -259,9 +260,7 @@ class Target:
     def _relocate(self, staged: List[Entry]) -> Relocated:
         from ansible_collections.ddtree.fleet.plugins.module_utils._stream import relocation
 
-        relocated = relocation.relocate(self.staging.tree, staged, self.moves)
-        relocation.refuse_unknown(self.staging.tree, scan(self.staging.tree), self.moves)
-        return relocated
+        return relocation.relocate(self.staging.tree, staged, self.moves)
 
     def _check_runs(self, described: Dict[str, Any]) -> None:
         """Raise TreeError unless the staged environment's interpreter runs here and is the version it was on the source."""
