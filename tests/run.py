@@ -26,7 +26,7 @@ SHOWN_LINES = 80
 PYTEST_COUNTS = re.compile(r"(\d+) (passed|failed|error|skipped)")
 MAX_SERVER_STARTS = 12  # of a real SGLang, which takes 20 s of both processors
 STARTS = Path(os.environ.get("DDTREE_CACHE", "")) / "server-starts"
-MOLECULE = ("adopt", "deploy", "faults", "refuse", "rollback")
+MOLECULE = ("adopt", "deploy", "faults", "refuse", "rollback", "stream")
 
 
 @dataclass(frozen=True)
