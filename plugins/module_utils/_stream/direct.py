@@ -174,11 +174,18 @@ def _as_file(secret: str) -> Iterator[str]:
 def _why(error: Exception) -> str:
     if isinstance(error, ssl.SSLCertVerificationError):
         return f"it is not the expected host ({error.verify_message})"
-    if isinstance(error, (ssl.SSLZeroReturnError, ssl.SSLEOFError)):
+    if _is_end(error):
         return "it closed the connection"
     if isinstance(error, ssl.SSLError) and error.reason:
         return error.reason.replace("_", " ").lower()
     return (isinstance(error, OSError) and error.strerror) or str(error)
+
+
+def _is_end(error: Exception) -> bool:
+    if isinstance(error, (ssl.SSLZeroReturnError, ssl.SSLEOFError)):
+        return True
+    # Python 3.9 with OpenSSL 3 has no class of its own for it.
+    return isinstance(error, ssl.SSLError) and error.reason == "UNEXPECTED_EOF_WHILE_READING"
 
 
 # handshakes, side by side in one thread: each is a generator that yields the event it waits for
@@ -599,7 +606,7 @@ class _Ended(PeerError):
 def _peer_error(error: Exception) -> PeerError:
     if isinstance(error, ssl.SSLError) and "BAD_RECORD_MAC" in (error.reason or ""):
         return PeerError("what arrived is not what was sent: something between the two hosts changes the bytes")
-    if isinstance(error, (ssl.SSLZeroReturnError, ssl.SSLEOFError)):
+    if _is_end(error):
         return _Ended(ENDED)
     if not isinstance(error, ssl.SSLError):
         return PeerError(ENDED)
