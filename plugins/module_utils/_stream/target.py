@@ -162,8 +162,11 @@ class Target:
                 for path, children in folders(tree.entries).items():
                     known[path, folder_digest(children, tree.hashes)] = tree, children
         unknown = []
-        for number, (path, digest) in enumerate(receive_rows(self.channel, "folders")):
-            tree, children = known.get((decode_path(path), digest), (None, []))
+        for number, row in enumerate(receive_rows(self.channel, "folders")):
+            try:
+                tree, children = known.get((decode_path(row[0]), row[1]), (None, []))
+            except (AttributeError, IndexError, KeyError, TypeError, ValueError) as error:
+                raise PeerError("the source listed a directory in a form that is not understood") from error
             if tree is None:
                 unknown.append(number)
             for entry in children:
