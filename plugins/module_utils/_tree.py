@@ -132,7 +132,8 @@ def open_scanned(root: bytes, entry: Entry) -> Iterator[int]:
     """A descriptor of a scanned file; raises TreeError when it is no longer the file that was scanned, before or after."""
     full = os.path.join(root, entry.path)
     try:
-        fd = os.open(full, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
+        # Not waiting, since what was a file when it was scanned may be a FIFO by now.
+        fd = os.open(full, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
     except OSError as error:
         raise TreeError(f"{show(full)}: {error.strerror}") from error
     try:
