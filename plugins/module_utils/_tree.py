@@ -97,7 +97,12 @@ def scan(
                     path = os.path.join(directory, item.name)
                     if excluded and excluded.match(path):
                         continue
-                    st = item.stat(follow_symlinks=False)
+                    try:
+                        st = item.stat(follow_symlinks=False)
+                    except FileNotFoundError:
+                        if strict:
+                            raise
+                        continue
                     if not strict and not (stat.S_ISREG(st.st_mode) or stat.S_ISDIR(st.st_mode)):
                         continue
                     entry = _entry(path, item.path, st)
