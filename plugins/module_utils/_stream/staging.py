@@ -24,6 +24,7 @@ from ansible_collections.ddtree.fleet.plugins.module_utils._tree import (
     TreeError,
     run_threads,
     scan,
+    show,
 )
 
 BLOCK = 4096
@@ -110,6 +111,9 @@ class Staging:
         self._placer = Placer(self.tree)
 
     def read(self, local: Local) -> Optional[LocalTree]:
+        for path in (os.fsencode(self._store.staging), self.tree):
+            if os.path.islink(path):
+                raise TreeError(f"{show(path)} is a link, which no stream makes; remove it and run again")
         return local.read(self.tree) if os.path.isdir(self.tree) else None
 
     def prefixes(self, plan: Plan) -> Dict[int, Prefixes]:
