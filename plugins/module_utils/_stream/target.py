@@ -12,6 +12,7 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import os
+import shutil
 import threading
 import time
 from typing import TYPE_CHECKING, Any, Dict, Iterator, List, Optional, Tuple
@@ -312,7 +313,7 @@ class Target:
                 os.unlink(full)
             if compiled and compiled.hashes.get(entry.path) == plan.hashes[entry.path]:
                 with contextlib.suppress(OSError):
-                    os.link(os.path.join(compiled.root, target), full)
+                    (os.link if self.link else shutil.copyfile)(os.path.join(compiled.root, target), full)
                     reused += 1
                     continue
             needed.append(entry.path)
