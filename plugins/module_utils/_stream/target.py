@@ -41,6 +41,7 @@ from ansible_collections.ddtree.fleet.plugins.module_utils._stream.wire import (
 from ansible_collections.ddtree.fleet.plugins.module_utils._tree import (
     FILE,
     LINK,
+    SPECIAL_BITS,
     Entry,
     TreeError,
     scan,
@@ -118,7 +119,8 @@ class Target:
             if tree_digest(wanted, hashes) != request["digest"]:
                 raise PeerError("the source's listing does not have the digest that the source named")
             links = self._check_environment(request, wanted)
-            plan = self.plan = Plan(wanted, hashes, staged, self.link)
+            special = {decode_path(path) for path, mode in request["special"]}
+            plan = self.plan = Plan(wanted, hashes, staged, self.link, special)
             plan.decide(self.local.find({hashes[e.path]: e.size for e in wanted if e.kind == FILE}))
             self.staging.check_space(plan.space())
             self.prefixes = self.staging.prefixes(plan)
@@ -298,7 +300,7 @@ class Target:
         for path, mode in special:
             entry = next((e for e in self._planned().wanted if e.path == decode_path(path)), None)
             if entry and entry.kind == FILE:
-                os.chmod(os.path.join(self.staging.tree, entry.path), mode & 0o7777)
+                os.chmod(os.path.join(self.staging.tree, entry.path), entry.mode | mode & SPECIAL_BITS)
 
     def _compile(self, plan: Plan, request: Message) -> Dict[str, int]:
         tag = bytecode.cache_tag(self.staging.tree)
