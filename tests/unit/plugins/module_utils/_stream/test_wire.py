@@ -16,7 +16,6 @@ from ansible_collections.ddtree.fleet.plugins.module_utils._stream.wire import (
     Row,
     parse_message,
 )
-from ansible_collections.ddtree.fleet.plugins.module_utils._tree import Entry
 
 
 def sent(*messages: tuple[str, dict[str, Any]]) -> bytes:
