@@ -12,6 +12,7 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import os
+import shutil
 import threading
 import time
 from typing import TYPE_CHECKING, Any, Dict, Iterator, List, Optional, Tuple
@@ -40,6 +41,7 @@ from ansible_collections.ddtree.fleet.plugins.module_utils._stream.wire import (
 from ansible_collections.ddtree.fleet.plugins.module_utils._tree import (
     FILE,
     LINK,
+    SPECIAL_BITS,
     Entry,
     TreeError,
     scan,
@@ -117,7 +119,8 @@ class Target:
             if tree_digest(wanted, hashes) != request["digest"]:
                 raise PeerError("the source's listing does not have the digest that the source named")
             links = self._check_environment(request, wanted)
-            plan = self.plan = Plan(wanted, hashes, staged, self.link)
+            special = {decode_path(path) for path, mode in request["special"]}
+            plan = self.plan = Plan(wanted, hashes, staged, self.link, special)
             plan.decide(self.local.find({hashes[e.path]: e.size for e in wanted if e.kind == FILE}))
             self.staging.check_space(plan.space())
             self.prefixes = self.staging.prefixes(plan)
@@ -163,8 +166,11 @@ class Target:
                 for path, children in folders(tree.entries).items():
                     known[path, folder_digest(children, tree.hashes)] = tree, children
         unknown = []
-        for number, (path, digest) in enumerate(receive_rows(self.channel, "folders")):
-            tree, children = known.get((decode_path(path), digest), (None, []))
+        for number, row in enumerate(receive_rows(self.channel, "folders")):
+            try:
+                tree, children = known.get((decode_path(row[0]), row[1]), (None, []))
+            except (AttributeError, IndexError, KeyError, TypeError, ValueError) as error:
+                raise PeerError("the source listed a directory in a form that is not understood") from error
             if tree is None:
                 unknown.append(number)
             for entry in children:
@@ -293,7 +299,7 @@ class Target:
         for path, mode in special:
             entry = next((e for e in self._planned().wanted if e.path == decode_path(path)), None)
             if entry and entry.kind == FILE:
-                os.chmod(os.path.join(self.staging.tree, entry.path), mode & 0o7777)
+                os.chmod(os.path.join(self.staging.tree, entry.path), entry.mode | mode & SPECIAL_BITS)
 
     def _compile(self, plan: Plan, request: Message) -> Dict[str, int]:
         tag = bytecode.cache_tag(self.staging.tree)
@@ -308,7 +314,7 @@ class Target:
                 os.unlink(full)
             if compiled and compiled.hashes.get(entry.path) == plan.hashes[entry.path]:
                 with contextlib.suppress(OSError):
-                    os.link(os.path.join(compiled.root, target), full)
+                    (os.link if self.link else shutil.copyfile)(os.path.join(compiled.root, target), full)
                     reused += 1
                     continue
             needed.append(entry.path)
