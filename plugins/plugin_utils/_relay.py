@@ -485,7 +485,8 @@ class Relay:
                     self._sent = message
                     break
             for target in targets:
-                target.put(message_frame("end"))
+                if target.sink == RELAY:  # a source tells those that it is connected to itself
+                    target.put(message_frame("end"))
         for future in waiting:
             future.result()
 
