@@ -441,7 +441,8 @@ class Relay:
                     peer["addresses"].append(["127.0.0.1", peer["port"]])
                 peers.append({**peer, "sink": number, "certificate": own.certificate, "key": own.key})
                 target.sink = number
-        failed = leg.ask("connect", "connected", peers=peers, idle=request.idle)["failed"] if peers else {}
+        # The source must give up a target that hangs before this process gives up the source, which waits for it.
+        failed = leg.ask("connect", "connected", peers=peers, idle=request.idle / 2)["failed"] if peers else {}
         for target in targets:
             host = target.verdict.host
             if str(target.sink) in failed:
