@@ -233,7 +233,7 @@ class Sender:
                 payload = payload.result()
                 self.pace.packed(file, size, len(payload))
             self._pending.popleft()
-            self._limit.spend(HEADER.size + len(payload))
+            self._limit.spend((HEADER.size + len(payload)) * len(group.sinks))
             self._sinks.send(group.sinks, BLOCK, payload)
             self.pace.left(size)
             self._progress.add(0, size)
