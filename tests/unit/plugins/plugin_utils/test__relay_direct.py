@@ -250,7 +250,9 @@ def test_a_target_that_hangs_is_given_up_by_name(tmp_path: Path, src: Path) -> N
     assert targets[1].verdict.msg == ""
 
 
-@pytest.mark.xfail(strict=True, reason="a source says nothing to those that it is connected to while only others are sent to")
+@pytest.mark.xfail(
+    strict=True, reason="a source says nothing to those that it is connected to while only others are sent to"
+)
 def test_a_target_that_has_to_wait_for_its_turn_is_not_given_up(tmp_path: Path, src: Path) -> None:
     (src / "zz").write_text("for both")
     often = "progress.HEARTBEAT_S = progress.INTERVAL_S = 0.2\n"
