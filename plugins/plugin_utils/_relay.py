@@ -197,7 +197,7 @@ class Target:
             verdict.notices += [f"{verdict.host}: there is no seed {seed}" for seed in need["missing_seeds"]]
 
     def listen(self, request: Request, peer_certificate: str, streams: int) -> dict[str, Any]:
-        """Have the target wait for the source; gives what the source must know to connect. Raises LegError."""
+        """Have the target wait for the source; gives what the source must know to connect, or the ``problem``. Raises LegError."""
         own = make_pair("target")
         answer = self.connected().ask(
             "listen",
@@ -209,6 +209,8 @@ class Target:
             streams=streams,
             idle=request.idle,
         )
+        if answer["problem"]:
+            return {"problem": answer["problem"]}
         named = request.addresses.get(self.verdict.host)
         addresses = [named] if named else answer["addresses"]
         return {
@@ -426,20 +428,27 @@ class Relay:
         if request.path == "relay" or (request.path == "auto" and most < DIRECT_FROM):
             return
         own, peers = make_pair("source"), []
+        problems: dict[str, str] = {}
         streams = request.streams or max(1, min(MAX_STREAMS, tree["processors"] // 4))
         for number, target in enumerate(targets, RELAY + 1):
             with target.judged():
                 peer = target.listen(request, own.certificate, streams)
+                if peer.get("problem"):
+                    problems[target.verdict.host] = f"it cannot be connected to directly: {peer['problem']}"
+                    continue
                 if target.endpoint.connection == source.connection:
                     peer["addresses"].append(["127.0.0.1", peer["port"]])
                 peers.append({**peer, "sink": number, "certificate": own.certificate, "key": own.key})
                 target.sink = number
-        failed = leg.ask("connect", "connected", peers=peers, idle=request.idle)["failed"]
+        # The source must give up a target that hangs before this process gives up the source, which waits for it.
+        failed = leg.ask("connect", "connected", peers=peers, idle=request.idle / 2)["failed"] if peers else {}
         for target in targets:
-            why = failed.get(str(target.sink))
-            if why is None:
+            host = target.verdict.host
+            if str(target.sink) in failed:
+                problems[host] = f"{request.source} cannot connect to it directly: {failed[str(target.sink)]}"
+            if host not in problems:
                 continue
-            why = f"{target.verdict.host}: {request.source} cannot connect to it directly: {why}"
+            why = f"{host}: {problems[host]}"
             if request.path == "direct":
                 target.fail(f"{why}; open the ports to the source, set direct_ports, or use path auto or relay")
             else:
@@ -484,7 +493,8 @@ class Relay:
                     self._sent = message
                     break
             for target in targets:
-                target.put(message_frame("end"))
+                if target.sink == RELAY:  # a source tells those that it is connected to itself
+                    target.put(message_frame("end"))
         for future in waiting:
             future.result()
 

@@ -184,13 +184,24 @@ class Receiver:
         self._turn = 0
         self._coming: Deque[Tuple[int, int]] = collections.deque()  # number and offset
         self._large: Optional[_Large] = None
+        self._waits = False  # for the sender, which may have to send others what this host has
         self.resumed = 0  # bytes of large files that did not have to come again
 
     def receive(self, peer: FrameReader) -> None:
         """Take frames up to ``end``. Raises PeerError or TreeError; what is complete by then stays in the tree."""
+        with self._progress.heartbeat(lambda: self._waits):
+            self._receive(peer)
+        if self._failures:
+            raise self._failures[0]
+        if self._waiting:
+            raise PeerError(f"the source ended without {len(self._waiting)} of the files that were asked for")
+
+    def _receive(self, peer: FrameReader) -> None:
         try:
             while True:
+                self._waits = True
                 kind, payload = peer.receive_frame()
+                self._waits = False
                 if self._failures:
                     break
                 if kind == BLOCK:
@@ -207,10 +218,6 @@ class Receiver:
                 lane.end()
             if self._large:
                 self._large.close()
-        if self._failures:
-            raise self._failures[0]
-        if self._waiting:
-            raise PeerError(f"the source ended without {len(self._waiting)} of the files that were asked for")
 
     def _begin(self, message: Message) -> None:
         try:

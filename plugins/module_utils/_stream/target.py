@@ -423,8 +423,8 @@ def _converse(channel: Channel, target: Target) -> None:
                 request = message
                 channel.send("need", **target.prepare(request))
             elif message["op"] == "listen":
-                listening = _Listening(message)
-                channel.send("listening", port=listening.port, addresses=listening.addresses)
+                listening, answer = _listen(message)
+                channel.send("listening", **answer)
             elif message["op"] == "build":
                 target.build()
                 channel.send("built")
@@ -445,6 +445,17 @@ def _converse(channel: Channel, target: Target) -> None:
     finally:
         if listening:
             listening.close()
+
+
+def _listen(message: Message) -> Tuple[Optional[_Listening], Dict[str, Any]]:
+    """Wait for the source; gives the answer too, which has the ``problem`` where that cannot be done."""
+    from ansible_collections.ddtree.fleet.plugins.module_utils._stream import direct
+
+    try:
+        listening = _Listening(message)
+    except (OSError, direct.DirectError) as error:
+        return None, {"problem": str(error)}
+    return listening, {"problem": "", "port": listening.port, "addresses": listening.addresses}
 
 
 def _why_not(described: Dict[str, Any], dest: bytes) -> str:

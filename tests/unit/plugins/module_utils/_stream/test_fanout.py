@@ -5,75 +5,129 @@ from __future__ import annotations
 
 import threading
 import time
-from typing import List
+from concurrent.futures import Future, ThreadPoolExecutor
+from typing import Any, Callable, Iterator, List
 
 import pytest
 from ansible_collections.ddtree.fleet.plugins.module_utils._stream import fanout
 from ansible_collections.ddtree.fleet.plugins.module_utils._stream.fanout import Outlet
-from ansible_collections.ddtree.fleet.plugins.module_utils._stream.wire import BLOCK, Buffer
+
+PATIENCE_S = 10
+
+Start = Callable[..., "Future[Any]"]
 
 
-def drain(outlet: Outlet, send: fanout.Callable[[int, Buffer], None], failures: List[BaseException]) -> threading.Thread:
-    def work() -> None:
-        try:
-            outlet.drain(send)
-        except OSError as error:
-            failures.append(error)
-
-    thread = threading.Thread(target=work)
-    thread.start()
-    return thread
+@pytest.fixture(name="start")
+def start_fixture() -> Iterator[Start]:
+    """Call a function in a thread."""
+    with ThreadPoolExecutor() as pool:
+        yield pool.submit
 
 
-def test_frames_arrive_in_order_up_to_the_last() -> None:
-    outlet, arrived, failures = Outlet(), [], []  # type: ignore[var-annotated]
-    thread = drain(outlet, lambda kind, payload: arrived.append(payload), failures)
-    sent = [b"%d" % number for number in range(100)]
-    for payload in sent:
-        outlet.put((BLOCK, payload))
+def test_frames_leave_in_the_order_in_which_they_were_put(start: Start) -> None:
+    outlet, sent = Outlet(), []
+    draining = start(outlet.drain, lambda kind, payload: sent.append((kind, bytes(payload))))
+    frames = [(number % 3, b"%d" % number) for number in range(1000)]
+    for frame in frames:
+        outlet.put(frame)
     outlet.put(None)
-    thread.join(10)
-    assert (arrived, failures) == (sent, [])
+    draining.result(PATIENCE_S)
+    assert sent == frames
+    assert outlet.failed is False
 
 
-def test_a_slow_receiver_holds_the_sender_up_and_memory_down() -> None:
+def test_an_outlet_can_be_drained_again_after_its_last_frame(start: Start) -> None:
     outlet = Outlet()
-    for _number in range(fanout.QUEUED_FRAMES):
-        outlet.put((BLOCK, b""))
-    blocked = threading.Thread(target=outlet.put, args=((BLOCK, b""),))
-    blocked.start()
-    blocked.join(0.3)
-    assert blocked.is_alive()
-    arrived: List[Buffer] = []
-    thread = drain(outlet, lambda kind, payload: arrived.append(payload), [])
-    blocked.join(10)
+    for number in (1, 2):
+        sent: List[int] = []
+        outlet.put((number, b""))
+        outlet.put(None)
+        outlet.drain(lambda kind, payload: sent.append(kind))  # noqa: B023
+        assert sent == [number]
+
+
+def test_few_frames_wait_for_a_slow_receiver(start: Start) -> None:
+    outlet, go = Outlet(), threading.Semaphore(0)
+    draining = start(outlet.drain, lambda kind, payload: go.acquire(timeout=PATIENCE_S))
+    done: List[int] = []
+
+    def put_all() -> None:
+        for number in range(100):
+            outlet.put((1, b""))
+            done.append(number)
+        outlet.put(None)
+
+    putting = start(put_all)
+    time.sleep(0.4)
+    assert len(done) == fanout.QUEUED_FRAMES + 1  # and the one that is being sent
+    assert not putting.done()
+    go.release(101)
+    putting.result(PATIENCE_S)
+    draining.result(PATIENCE_S)
+    assert len(done) == 100
+
+
+def test_who_puts_is_not_held_up_by_a_receiver_that_fails(start: Start) -> None:
+    outlet = Outlet()
+
+    def send(kind: int, payload: Any) -> None:
+        time.sleep(0.1)
+        raise OSError("broken pipe")
+
+    draining = start(outlet.drain, send)
+    for _ in range(1000):
+        outlet.put((1, b"x"))
     outlet.put(None)
-    thread.join(10)
-    assert len(arrived) == fanout.QUEUED_FRAMES + 1
+    with pytest.raises(OSError, match="broken pipe"):
+        draining.result(PATIENCE_S)
+    assert outlet.failed is True
 
 
-def test_a_receiver_that_failed_holds_nobody_up() -> None:
-    def broken(kind: int, payload: Buffer) -> None:
-        raise BrokenPipeError("gone")
+def test_failing_an_outlet_wakes_both_ends(start: Start) -> None:
+    waiting, full = Outlet(), Outlet()
+    draining = start(waiting.drain, lambda kind, payload: None)
 
-    outlet, failures = Outlet(), []  # type: ignore[var-annotated]
-    thread = drain(outlet, broken, failures)
-    started = time.monotonic()
-    for _number in range(10 * fanout.QUEUED_FRAMES):
-        outlet.put((BLOCK, b""))
-    thread.join(10)
-    assert [str(error) for error in failures] == ["gone"]
-    assert outlet.failed
-    assert time.monotonic() - started < 5
+    def put_too_many() -> None:
+        for _ in range(fanout.QUEUED_FRAMES + 5):
+            full.put((1, b"x"))
+
+    putting = start(put_too_many)
+    time.sleep(0.1)
+    assert not draining.done()
+    assert not putting.done()
+    waiting.fail()
+    full.fail()
+    draining.result(PATIENCE_S)
+    putting.result(PATIENCE_S)
 
 
-@pytest.mark.parametrize("queued", [0, fanout.QUEUED_FRAMES])
-def test_giving_up_ends_the_thread_that_waits(queued: int) -> None:
-    outlet, arrived = Outlet(), []  # type: ignore[var-annotated]
-    for _number in range(queued):
-        outlet.put((BLOCK, b""))
+def test_what_waited_for_a_failed_receiver_is_not_sent_any_more(start: Start) -> None:
+    outlet, sent = Outlet(), []
+    for number in range(5):
+        outlet.put((number, b""))
     outlet.fail()
-    thread = drain(outlet, lambda kind, payload: arrived.append(payload), [])
-    thread.join(10)
-    assert not thread.is_alive()
-    assert arrived == []
+    outlet.drain(lambda kind, payload: sent.append(kind))
+    assert sent == []
+    outlet.fail()  # as often as anybody finds out
+    outlet.put((1, b""))
+    outlet.put(None)
+
+
+def test_one_failed_receiver_does_not_disturb_the_others(start: Start) -> None:
+    good, bad, sent = Outlet(), Outlet(), []
+
+    def fail(kind: int, payload: Any) -> None:
+        raise OSError("gone")
+
+    threads = [start(good.drain, lambda kind, payload: sent.append(kind)), start(bad.drain, fail)]
+    started = time.monotonic()
+    for number in range(500):
+        for outlet in (bad, good):
+            outlet.put((number, b""))
+    for outlet in (bad, good):
+        outlet.put(None)
+    threads[0].result(PATIENCE_S)
+    with pytest.raises(OSError):
+        threads[1].result(PATIENCE_S)
+    assert sent == list(range(500))
+    assert time.monotonic() - started < 5

@@ -3,139 +3,138 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
 from __future__ import annotations
 
-from typing import Callable, List
+import time
+from typing import Dict, List
 
 import pytest
-from ansible_collections.ddtree.fleet.plugins.module_utils._stream.pace import (
-    LEVELS,
-    SKIPPED_BLOCKS,
-    TRY_AGAIN,
-    WINDOW_BYTES,
-    Pace,
-    RateLimit,
-)
+from ansible_collections.ddtree.fleet.plugins.module_utils._stream import pace
+from ansible_collections.ddtree.fleet.plugins.module_utils._stream.pace import Pace, RateLimit
 
 MIB = 1 << 20
-Rates = Callable[[int], float]  # bytes per second by level
+WINDOW = pace.WINDOW_BYTES // MIB  # in blocks of 1 MiB
 
 
-class Clock:
-    """Time that passes when it is told to."""
+class World:
+    """A link that delivers content with each level at a rate (MiB/s) that a test sets, and the clock that goes with it."""
 
-    def __init__(self) -> None:
-        self.now = 1000.0
+    def __init__(self, rates: Dict[int, float], mode: str = "auto") -> None:
+        self.rates = rates
+        self.now = 0.0
+        self.pace = Pace(mode, lambda: self.now)
 
-    def __call__(self) -> float:
-        return self.now
-
-    def sleep(self, seconds: float) -> None:
-        assert seconds > 0
-        self.now += seconds
-
-
-def windows(pace: Pace, clock: Clock, count: int, rates: Rates) -> List[int]:
-    """Send so many windows in blocks of 1 MiB; gives the level of each."""
-    used = []
-    for _number in range(count):
-        used.append(pace.level(0))
-        for _block in range(WINDOW_BYTES // MIB):
-            clock.now += MIB / rates(pace.level(0))
-            pace.left(MIB)
-    return used
+    def send(self, blocks: int) -> List[int]:
+        """Send blocks of 1 MiB; gives the level of each."""
+        levels = []
+        for _ in range(blocks):
+            level = self.pace.level(0)
+            self.now += 1 / self.rates[level]
+            self.pace.packed(0, MIB, MIB // 3)
+            self.pace.left(MIB)
+            levels.append(level)
+        return levels
 
 
-@pytest.mark.parametrize("best", LEVELS)
-def test_the_level_that_delivers_most_is_found_and_kept(best: int) -> None:
-    clock = Clock()
-    pace = Pace("auto", clock)
-
-    def rates(level: int) -> float:
-        return 300e6 if level == best else 200e6
-
-    used = windows(pace, clock, TRY_AGAIN, rates)
-    assert used[:3] == list(LEVELS)
-    assert set(used[3:]) == {best}
-    seen = {"none" if level == 0 else f"zstd {level}": int(rates(level)) for level in LEVELS}
-    assert pace.rates() == pytest.approx(seen, rel=1e-3)
+def share(levels: List[int], level: int) -> float:
+    return levels.count(level) / len(levels)
 
 
-def test_another_level_is_tried_again_so_that_a_change_of_the_link_is_seen() -> None:
-    clock = Clock()
-    pace = Pace("auto", clock)
-    assert windows(pace, clock, 8, lambda level: {0: 300e6, 1: 250e6, 3: 20e6}[level])[-1] == 0
-    later = windows(pace, clock, 3 * TRY_AGAIN, lambda level: {0: 10e6, 1: 40e6, 3: 20e6}[level])
-    assert later[-5:] == [1] * 5
-    assert 0 in later
+@pytest.mark.parametrize(
+    ("rates", "best"),
+    [
+        ({0: 1000.0, 1: 400.0, 3: 200.0}, 0),  # a fast link
+        ({0: 100.0, 1: 300.0, 3: 200.0}, 1),  # a link of one gigabit
+        ({0: 10.0, 1: 30.0, 3: 35.0}, 3),  # a slow one
+    ],
+)
+def test_after_one_window_each_the_fastest_level_is_used(rates: Dict[int, float], best: int) -> None:
+    world = World(rates)
+    levels = world.send(3 * WINDOW)
+    assert {levels[start] for start in (0, WINDOW, 2 * WINDOW)} == {0, 1, 3}
+    assert share(world.send(60 * WINDOW), best) > 0.85
 
 
-def test_what_was_hopeless_is_tried_seldom() -> None:
-    clock = Clock()
-    pace = Pace("auto", clock)
-    used = windows(pace, clock, 3 + 8 * TRY_AGAIN, lambda level: {0: 300e6, 1: 290e6, 3: 20e6}[level])[3:]
-    assert 1 <= used.count(3) <= 2
-    assert used.count(1) >= 4
-    assert used.count(0) >= 7 * TRY_AGAIN
+def test_a_change_of_the_link_is_noticed() -> None:
+    world = World({0: 1000.0, 1: 700.0, 3: 650.0})
+    assert share(world.send(10 * WINDOW)[3 * WINDOW :], 0) == 1.0
+    world.rates = {0: 50.0, 1: 150.0, 3: 140.0}
+    world.send(30 * WINDOW)
+    assert share(world.send(20 * WINDOW), 0) < 0.2
+
+
+def test_a_level_that_is_far_slower_is_hardly_ever_tried_again() -> None:
+    world = World({0: 1000.0, 1: 900.0, 3: 100.0})
+    world.send(3 * WINDOW)
+    levels = world.send(39 * WINDOW)
+    assert levels.count(3) == 0
+    assert levels.count(1) >= 2 * WINDOW
+    assert world.send(60 * WINDOW).count(3) > 0
 
 
 def test_the_first_half_of_a_window_does_not_count() -> None:
-    """Blocks of the level before are still on their way then."""
-    clock = Clock()
-    pace = Pace("auto", clock)
-    for number in range(WINDOW_BYTES // MIB):
-        clock.now += MIB / (1e6 if number < WINDOW_BYTES // MIB // 2 else 100e6)
-        pace.left(MIB)
-    assert pace.rates() == pytest.approx({"zstd 1": 100e6}, rel=1e-3)
+    """In it, buffers that were filled with another level run empty."""
+    world = World({0: 100.0, 1: 100.0, 3: 100.0})
+    world.rates[1] = 1.0
+    world.send(WINDOW // 2)
+    world.rates[1] = 200.0
+    world.send(WINDOW // 2)
+    assert world.pace.rates() == {"zstd 1": pytest.approx(200 * MIB, rel=0.01)}
+
+
+def test_rates_are_told_by_level() -> None:
+    world = World({0: 100.0, 1: 300.0, 3: 200.0})
+    world.send(3 * WINDOW)
+    assert world.pace.rates() == {
+        "none": pytest.approx(100 * MIB, rel=0.01),
+        "zstd 1": pytest.approx(300 * MIB, rel=0.01),
+        "zstd 3": pytest.approx(200 * MIB, rel=0.01),
+    }
 
 
 @pytest.mark.parametrize(("mode", "level"), [("zstd", 3), ("none", 0)])
-def test_a_level_that_is_set_is_never_left(mode: str, level: int) -> None:
-    clock = Clock()
-    assert set(windows(Pace(mode, clock), clock, 30, lambda used: 1e6)) == {level}
+def test_what_a_user_asked_for_is_used_always(mode: str, level: int) -> None:
+    world = World({0: 1000.0, 3: 1.0}, mode)
+    assert set(world.send(10 * WINDOW)) == {level}
+    world = World({0: 1.0, 3: 1000.0}, mode)
+    assert set(world.send(10 * WINDOW)) == {level}
 
 
-def test_a_file_that_does_not_compress_is_only_tried_now_and_then() -> None:
-    pace = Pace("zstd", Clock())
-    levels = []
-    for _block in range(3 * (SKIPPED_BLOCKS + 1)):
-        levels.append(pace.level(5))
-        if levels[-1]:
-            pace.packed(5, MIB, MIB - 1)
-    assert levels == ([3] + [0] * SKIPPED_BLOCKS) * 3
-    pace.packed(5, MIB, MIB)
-    assert pace.level(6) == 3
-    pace.packed(6, MIB, MIB // 2)
-    assert pace.level(6) == 3
+def test_a_file_that_does_not_compress_is_left_alone_for_a_while_and_others_are_not() -> None:
+    chosen = Pace("zstd")
+    chosen.packed(7, MIB, MIB)
+    assert chosen.level(8) == 3
+    assert [chosen.level(7) for _ in range(pace.SKIPPED_BLOCKS + 1)] == [0] * pace.SKIPPED_BLOCKS + [3]
+    chosen.packed(7, MIB, MIB // 2)
+    assert chosen.level(7) == 3
 
 
-def test_a_rate_is_kept_on_average() -> None:
-    clock = Clock()
-    limit = RateLimit(10 * MIB, clock, clock.sleep)
-    for _block in range(100):
+def test_a_rate_holds_on_average_with_short_bursts() -> None:
+    now, slept = [0.0], []
+
+    def sleep(seconds: float) -> None:
+        slept.append(seconds)
+        now[0] += seconds
+
+    limit = RateLimit(1000, lambda: now[0], sleep)
+    for _ in range(50):
+        limit.spend(100)
+    assert now[0] == pytest.approx(5.0, abs=0.11)
+    now[0] += 60  # a pause saves nothing up
+    before = now[0]
+    for _ in range(50):
+        limit.spend(100)
+    assert now[0] - before >= 4.89
+    assert min(slept) > 0
+
+
+def test_without_a_rate_nothing_is_waited_for() -> None:
+    limit = RateLimit(0, sleep=lambda seconds: pytest.fail("waited"))
+    for _ in range(1000):
+        limit.spend(1 << 30)
+
+
+def test_a_rate_is_kept_by_the_real_clock() -> None:
+    started = time.monotonic()
+    limit = RateLimit(10 * MIB)
+    for _ in range(5):
         limit.spend(MIB)
-    assert clock.now - 1000 == pytest.approx(10, abs=0.2)
-
-
-def test_time_without_sending_is_no_credit_for_a_burst() -> None:
-    clock = Clock()
-    limit = RateLimit(10 * MIB, clock, clock.sleep)
-    limit.spend(MIB)
-    clock.now += 60
-    started = clock.now
-    for _block in range(20):
-        limit.spend(MIB)
-    assert clock.now - started >= 1.8
-
-
-def test_a_sender_that_is_slower_than_the_limit_never_waits() -> None:
-    clock = Clock()
-    limit = RateLimit(10 * MIB, clock, pytest.fail)
-    clock.now += 1
-    for _block in range(20):
-        limit.spend(MIB)
-        clock.now += 0.11
-
-
-def test_no_limit_never_waits() -> None:
-    limit = RateLimit(0, Clock(), pytest.fail)
-    for _block in range(100):
-        limit.spend(1 << 40)
+    assert 0.35 < time.monotonic() - started < 2
