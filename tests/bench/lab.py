@@ -25,6 +25,7 @@ from payload import Payload  # noqa: E402
 SOURCE, TARGET = "ct200", "b300-1"
 PEER_COPY = "/srv/peer"  # where the peers put the environment, and only they
 FLOOR_COPY = f"{PEER_COPY}/floor"
+KEPT = "/srv/kept"  # the source's edited files as they were
 HASHES = "/var/cache/ddtree-fleet"
 PATIENCE = 900.0  # seconds for any step between timed runs
 EDITED = 5
@@ -108,12 +109,12 @@ class Lab:
 
     def edit(self, mark: str) -> None:
         """Change five small files of the source; the first call keeps their content."""
-        keep = f"[ -e /srv/kept ] || {{ mkdir /srv/kept; cp -a --parents {self._edited()} /srv/kept; }}"
-        self.inside(self.source, f"{keep}; for file in {self._edited()}; do echo '# {mark}' >> $file; done")
+        keep = f"[ -e {KEPT} ] || {{ mkdir {KEPT}; cp -a --parents {self._edited()} {KEPT}; }}"
+        self.inside(self.source, f"cd /; {keep}; for file in {self._edited()}; do echo '# {mark}' >> $file; done")
 
     def restore(self) -> None:
         """Put the edited files back."""
-        self.inside(self.source, "[ ! -e /srv/kept ] || { cp -a /srv/kept/. /; rm -rf /srv/kept; }")
+        self.inside(self.source, f"[ ! -e {KEPT} ] || {{ cp -a {KEPT}/root/. /root; rm -rf {KEPT}; }}")
 
     def received(self) -> int:
         """Bytes that the target's network has received."""
@@ -129,7 +130,7 @@ class Lab:
     def _edited(self) -> str:
         folder = self.payload.directory / self.payload.env.name
         modules = sorted(folder.glob(f"{self.payload.env.venv}/lib/python3.*/site-packages/transformers/*.py"))
-        return " ".join(shlex.quote(f"/{path.relative_to(folder)}") for path in modules[:EDITED])
+        return " ".join(shlex.quote(str(path.relative_to(folder))) for path in modules[:EDITED])
 
     def _limit(self, rate: str | None) -> None:
         for machine in (self.source, self.target):
