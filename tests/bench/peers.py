@@ -103,13 +103,18 @@ class Stream:
             _run(command, self.name)
             stream = json.loads(result.read_text(encoding="utf-8"))
         tree, target = stream["tree"], stream["targets"][TARGET]
-        memory = {"relay": tree.get("relay_peak_memory"), "target": target.get("peak_memory")}
-        kept = ("changed", "files_sent", "wire_bytes", "seconds", "reused")
+        wanted = self.options.get("path", target["path"])
+        if target["path"] not in ("", wanted):
+            raise ToolError(
+                f"{self.name}: the content went by path {target['path']}, not {wanted}: {target['notices']}"
+            )
+        peaks = (tree["source_peak_memory"], tree["relay_peak_memory"], target["peak_memory"])
+        kept = ("path", "compress", "files_sent", "bytes_sent", "wire_bytes", "reused", "origins", "seconds")
         return Figures(
             seconds=tree["seconds"],
             bytes=target["bytes_sent"],
-            memory={name: peak for name, peak in memory.items() if peak is not None},
-            detail={name: target[name] for name in kept},
+            memory=dict(zip(("source", "relay", "target"), peaks)),
+            detail={name: target[name] for name in kept} | {"rates": tree["rates"], "source": tree["source_seconds"]},
         )
 
 
