@@ -31,7 +31,7 @@ test-long: input ## Everything in `test`, and the benchmarks
 	@$(RUN) $(BIN)/python tests/run.py long
 
 .PHONY: bench
-bench: input ## Benchmarks side by side with the peers; JSON in build/bench
+bench: setup ## Transfers side by side with the peers, an hour; JSON in build/bench
 	@$(RUN) $(BIN)/python tests/bench/transfer.py
 
 .PHONY: lint
@@ -63,5 +63,5 @@ lock: setup ## Renew requirements-dev.lock from pyproject.toml
 
 .PHONY: clean
 clean: ## Stop the test hosts and delete everything that was built
-	@if [ -x $(BIN)/python ]; then $(FLEET) down --state $(STATE); fi
+	@if [ -x $(BIN)/python ]; then $(FLEET) down --state $(STATE); $(FLEET) down --state $(CACHE)/fleet/bench-state; fi
 	rm -rf build .cache .mypy_cache .pytest_cache .ruff_cache .ansible
