@@ -31,11 +31,11 @@ DISK = ("size=400m", "nr_inodes=20000")
 POLL_S = 0.005
 GRACE_S = 10.0  # for the agents of a run that ended; one may be in its two seconds of quiet
 RUN_LIMIT_S = 60.0
-RESENT_BYTES = 64 << 20
+FILL_TRIES = 200  # the run goes on writing while its disk is made smaller
 CHANGED = payload.LARGE  # the file that source-changed hits, which every stream has to carry
 RELEASE = re.compile(rb"[0-9a-f]{16}\Z")
 SENTENCE = re.compile(r"(a|b): \S[^\n]{10,600}\Z")
-FOR_PROGRAMMERS = re.compile(r"Traceback|\bErrno\b|\b[A-Z]\w*(Error|Exception)\b|<class ")
+FOR_PROGRAMMERS = re.compile(r"Traceback|\bErrno\b|\b[A-Z]\w*(Error|Exception)\b|<class |(\\x[0-9a-f]{2}.*){6}")
 
 
 @dataclass
@@ -97,7 +97,8 @@ class Case:
         self._struck = False
         self._before: payload.Snapshot = {}
         self._history = b""
-        self._empty_blocks = 0
+        self._used_at_first = 0
+        self._whole: list[payload.Snapshot] = []  # the trees that a new release may be
 
     def run(self) -> Outcome:
         with self._slots.taken(), self._mounted():
@@ -144,17 +145,18 @@ class Case:
         if earlier:
             self._deploy_earlier()
             payload.advance(root, self._rng)
-        self._empty_blocks = self._used_bytes()
+        self._used_at_first = self._used_bytes()
         wanted = payload.snapshot(root)
         fault = draw(self.outcome.kind, self._rng, self._bytes_to_carry(wanted), self._path)
         self.outcome.fault = f"{fault}, {'an earlier release' if earlier else 'no release'} there"
         run = self._stream("fault", "first", idle=fault.idle, faults=self._wire_faults(fault))
-        process = self._watch(run, fault)
+        self._watch(run, fault)
         self._settle(run, fault)
-        self._judge(run, fault, process)
+        self._judge(run, fault)
         self._check_untouched("after the fault")
         after = payload.snapshot(root)
-        self._check_releases([wanted, after] if fault.kind == "source-changed" else [wanted])
+        self._whole = [payload.timeless(tree) for tree in (wanted, after)]
+        self._check_releases()
         self._go_on(run, fault, after)
 
     def _deploy_earlier(self) -> None:
@@ -187,7 +189,7 @@ class Case:
         what = fault.what if fault.by_wire else f"{ASKED}={self.folder / 'ask'}"
         return ((moment.host, f"{moment.direction}:{moment.number:.0f}:{what}"),)
 
-    def _watch(self, run: Run, fault: Fault | None = None) -> multiprocessing.process.BaseProcess:
+    def _watch(self, run: Run, fault: Fault | None = None) -> None:
         """See a run through to its end, and make the fault when its moment has come."""
         with socket.socket(socket.AF_UNIX) as asked, contextlib.ExitStack() as lending:
             if fault:
@@ -210,7 +212,6 @@ class Case:
                     process.kill()
                     self._kill_marked(run.mark)
                     process.join()
-        return process
 
     # the fault
 
@@ -232,7 +233,7 @@ class Case:
         due = {
             "bytes": lambda: fault.by_wire and run.report(moment.host).get("reached"),
             "time": lambda: seconds >= moment.number,
-            "arrived": lambda: self._used_bytes() - self._empty_blocks >= moment.number,
+            "arrived": lambda: self._used_bytes() - self._used_at_first >= moment.number,
             "phase": lambda: self._phase() == moment.phase or self._phase() == "release",
         }[moment.how]
         if due():
@@ -266,10 +267,14 @@ class Case:
 
     def _fill(self, what: str) -> None:
         """Leave nothing free on the target's disk, whatever the engine found free before."""
-        st = os.statvfs(self._disk)
-        used = f"size={(st.f_blocks - st.f_bfree) * st.f_frsize or 4096}"
-        option = used if what == "blocks" else f"nr_inodes={st.f_files - st.f_ffree}"
-        subprocess.run(["mount", "-o", f"remount,{option}", str(self._disk)], check=True)
+        for _unused in range(FILL_TRIES):
+            st = os.statvfs(self._disk)
+            used = f"size={(st.f_blocks - st.f_bfree) * st.f_frsize or 4096}"
+            option = used if what == "blocks" else f"nr_inodes={st.f_files - st.f_ffree}"
+            command = ["mount", "-o", f"remount,{option}", str(self._disk)]
+            if not subprocess.run(command, check=False, stderr=subprocess.DEVNULL).returncode:
+                return
+        raise RuntimeError("the disk could not be made full")
 
     def _change_source(self, what: str) -> None:
         path = self._src / os.fsdecode(CHANGED)
@@ -316,7 +321,7 @@ class Case:
 
     # what must be true after it
 
-    def _judge(self, run: Run, fault: Fault, process: multiprocessing.process.BaseProcess) -> None:
+    def _judge(self, run: Run, fault: Fault) -> None:
         """Read what the relay said of the run, if it lived to say something."""
         result = run.result()
         verdict = result.get("verdict", {})
@@ -332,6 +337,8 @@ class Case:
             self.outcome.came = "killed"
             if fault.victim not in ("relay", "control"):
                 self._problem(f"the relay ended without a verdict: {run.said()[-300:]}")
+        if self.outcome.came == "failed" and fault.must_name and fault.must_name not in self.outcome.msg:
+            self._problem(f"the message does not name {fault.must_name}")
         if fault.must_succeed and self.outcome.came != "succeeded":
             self._problem("this fault should only delay")
         if "Traceback" in run.said():
@@ -360,16 +367,17 @@ class Case:
         names = os.listdir(os.fsencode(self._store)) if self._store.exists() else []
         return [name for name in names if RELEASE.match(name)]
 
-    def _check_releases(self, whole: list[payload.Snapshot]) -> None:
-        """A release that stands there since the run is one of the ``whole`` trees, with metadata and manifest."""
+    def _check_releases(self) -> None:
+        """A release that stands there since the fault is a tree that the source had, with metadata and manifest."""
         store = os.fsencode(self._store)
         for name in self._releases():
             if name in self._before:
                 continue
             found = payload.timeless(payload.snapshot(os.path.join(store, name)))
-            if not any(found == payload.timeless(tree) for tree in whole):
-                differences = [payload.difference(payload.timeless(tree), found) for tree in whole]
-                self._problem(f"release {name!r} is not the source's tree: {differences}")
+            if found not in self._whole:
+                self._problem(
+                    f"release {name!r} is not the source's tree: {payload.difference(self._whole[-1], found)}"
+                )
             for ending in (b".json", b".sha256"):
                 if not os.path.exists(os.path.join(store, b"meta", name + ending)):
                     self._problem(f"release {name!r} has no {ending!r}")
@@ -393,8 +401,12 @@ class Case:
         if verdict["files_sent"] > files or verdict["bytes_sent"] > size:
             self._problem("it sent again what the target held")
         self._check_untouched("after the next run")
-        self._check_releases([wanted, *([] if fault.kind == "source-changed" else [])])
-        self._check_tidy(verdict["release"])
+        self._check_releases()
+        release = os.path.join(os.fsencode(self._store), verdict["release"].encode())
+        changed = payload.difference(self._whole[-1], payload.timeless(payload.snapshot(release)))
+        if changed:
+            self._problem(f"the next run's release is not the source's tree: {changed}")
+        self._check_tidy()
 
     def _next_run_id(self, fault: Fault) -> tuple[str, bool]:
         """Half of the next runs are the same run going on, the others another one, which takes a dead run's lock over."""
@@ -427,7 +439,7 @@ class Case:
             _signal(os.kill, keeper, signal.SIGKILL)
         while marked(before.mark) and time.monotonic() < deadline:
             time.sleep(POLL_S)
-        if self._phase() in ("staging",) and not self._lock.exists():
+        if self._phase() == "staging" and not self._lock.exists():
             self._problem("an agent of the lost run took the next run's lock away")
 
     def _bytes_to_carry(self, wanted: payload.Snapshot) -> int:
@@ -448,11 +460,9 @@ class Case:
         lacking = {one[4]: one[2] for one in wanted.values() if one[0] == "f" and one[4] not in there}
         return len(lacking), sum(lacking.values())
 
-    def _check_tidy(self, release: str) -> None:
+    def _check_tidy(self) -> None:
         """The store holds releases, what is known of them, and nothing else."""
         releases = self._releases()
-        if release.encode() not in releases:
-            self._problem(f"the release {release} is not there")
         names = set(os.listdir(os.fsencode(self._store)))
         meta = set(os.listdir(os.fsencode(self._store / "meta")))
         extra = names - {*releases, b"meta", b"history.jsonl"}

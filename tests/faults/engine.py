@@ -70,6 +70,12 @@ class Run:
         return "".join(found)
 
 
+def paths() -> tuple[str, ...]:
+    """The ways that this engine has for content."""
+    direct = any(field.name == "path" for field in dataclasses.fields(Request))
+    return ("relay", "direct") if direct else ("relay",)
+
+
 def stream(run: Run) -> None:
     """What the process does. Its environment's mark is inherited by all that it starts."""
     os.environ[MARK] = run.mark

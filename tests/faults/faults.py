@@ -50,10 +50,14 @@ def with_own_mounts() -> int:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Make the faults and tell of them in the order in which they end."""
+    """Make the faults and tell of them in the order of their seeds."""
     from case import Case, Outcome, Slots
+    from engine import paths
     from kinds import KINDS, kind_of
 
+    if args.path not in paths():
+        print(f"the engine has no path {args.path}", file=sys.stderr)
+        return 2
     if args.only and args.only not in KINDS:
         print(f"there is no kind {args.only}; there are {', '.join(KINDS)}", file=sys.stderr)
         return 2

@@ -5,12 +5,14 @@
 
 from __future__ import annotations
 
+import os
 import random
 import signal
 from dataclasses import dataclass
 
 from ansible_collections.ddtree.fleet.plugins.plugin_utils._bundle import bundle
 from engine import SOURCE, TARGET
+from payload import LARGE
 
 SHORT_IDLE_S = 2.0  # for what is given up only because nothing comes; less than the quiet time after a commit takes
 LONG_IDLE_S = 60.0
@@ -43,7 +45,10 @@ class Moment:
 
 @dataclass(frozen=True)
 class Fault:
-    """One fault. ``what`` is what a wire does or, where the moment is not the wire's own, what the case does to ``victim``."""
+    """One fault. ``what`` is what a wire does or, where the moment is not the wire's own, what the case does to ``victim``.
+
+    ``idle`` is the run's time-out. A message about the fault has ``must_name`` in it.
+    """
 
     kind: str
     what: str
@@ -52,6 +57,7 @@ class Fault:
     by_wire: bool = False
     idle: float = LONG_IDLE_S
     must_succeed: bool = False
+    must_name: str = ""
 
     def __str__(self) -> str:
         detail = " ".join(word for word in (self.victim, self.what) if word and word not in self.kind)
@@ -105,7 +111,8 @@ def _signalled(kind: str, rng: random.Random, size: int, direct: bool) -> Fault:
 
 def _wired(kind: str, rng: random.Random, size: int, direct: bool) -> Fault:
     if direct:
-        return Fault(kind, kind, Moment("arrived", rng.randrange(1, int(size * 0.95))), "link", idle=SHORT_IDLE_S)
+        moment, stall = Moment("arrived", rng.randrange(1, int(size * 0.95))), kind == "stall"
+        return Fault(kind, kind, moment, "link", idle=LONG_IDLE_S if stall else SHORT_IDLE_S, must_succeed=stall)
     if kind == "stall":
         moment = _content(rng, size, rng.choice((SOURCE, TARGET)))
         return Fault(kind, f"stall={STALL_S}", moment, by_wire=True, must_succeed=True)
@@ -117,12 +124,14 @@ def _wired(kind: str, rng: random.Random, size: int, direct: bool) -> Fault:
 
 
 def _disk_full(kind: str, rng: random.Random, size: int, direct: bool) -> Fault:
-    return Fault(kind, rng.choice(("blocks", "blocks", "inodes")), _any_time(rng, size, direct), "disk")
+    return Fault(
+        kind, rng.choice(("blocks", "blocks", "inodes")), _any_time(rng, size, direct), "disk", must_name="/venv."
+    )
 
 
 def _source_changed(kind: str, rng: random.Random, size: int, direct: bool) -> Fault:
     what = rng.choice(("rewritten", "removed", "cut short", "appended to", "replaced"))
-    return Fault(kind, what, _any_time(rng, size, direct), "file")
+    return Fault(kind, what, _any_time(rng, size, direct), "file", must_name=os.fsdecode(LARGE))
 
 
 KINDS = {
