@@ -24,7 +24,7 @@ from pathlib import Path
 
 import payload
 from engine import MARK, SOURCE, TARGET, Run
-from kinds import ASKED, STALL_S, Fault, draw
+from kinds import ASKED, FIRST_LINE_BYTES, STALL_S, Fault, draw
 from link import Link
 
 DISK = ("size=400m", "nr_inodes=20000")
@@ -431,9 +431,8 @@ class Case:
 
     def _end_linger(self, before: Run, run: Run) -> None:
         deadline = time.monotonic() + RUN_LIMIT_S
-        while not run.report(TARGET).get("to") and time.monotonic() < deadline:
-            time.sleep(POLL_S)
-        time.sleep(0.2)
+        while run.report(TARGET).get("from", 0) <= FIRST_LINE_BYTES and time.monotonic() < deadline:
+            time.sleep(POLL_S)  # an agent that has said more has its lock
         keeper = before.report(TARGET).get("keeper", 0)
         if keeper:
             _signal(os.kill, keeper, signal.SIGKILL)

@@ -19,6 +19,7 @@ LONG_IDLE_S = 60.0
 STALL_S = 1.0
 AGENT_BYTES = len(bundle())  # damage to the program itself is not the engine's to report
 SMALL_TALK_BYTES = 150  # what certainly goes to a source or comes from a target after the agent has started
+FIRST_LINE_BYTES = 40  # of an agent, or a little more
 LATEST_S = 0.6  # certainly before the end of a run
 PHASES = ("lock", "staging", "release")
 ASKED = "ask"  # the wire stops at its point until the fault has been made from outside
@@ -117,8 +118,8 @@ def _wired(kind: str, rng: random.Random, size: int, direct: bool) -> Fault:
         moment = _content(rng, size, rng.choice((SOURCE, TARGET)))
         return Fault(kind, f"stall={STALL_S}", moment, by_wire=True, must_succeed=True)
     moment = _content(rng, size, TARGET) if kind == "linger" else _on_the_wire(rng, size)
-    if kind == "flip" and moment.direction == "from":  # the agent's first line is text for the login's own noise
-        moment = Moment("bytes", moment.number + 40, moment.host, "from")
+    if kind == "flip" and moment.direction == "from":  # a damaged first line is what a login printed
+        moment = Moment("bytes", moment.number + FIRST_LINE_BYTES, moment.host, "from")
     idle = LONG_IDLE_S if kind in ("cut", "drop") else SHORT_IDLE_S
     return Fault(kind, kind, moment, by_wire=True, idle=idle)
 

@@ -12,6 +12,7 @@ import time
 from engine import SOURCE, TARGET
 
 ADDRESSES = {SOURCE: "10.217.0.1", TARGET: "10.217.0.2"}
+DEVICE = "cable"
 
 
 class Link:
@@ -25,10 +26,10 @@ class Link:
         for name in self._names.values():
             _ip("netns", "add", name)
         near, far = self._names[SOURCE], self._names[TARGET]
-        _ip("-n", near, "link", "add", SOURCE, "type", "veth", "peer", "name", TARGET, "netns", far)
+        _ip("-n", near, "link", "add", DEVICE, "type", "veth", "peer", "name", DEVICE, "netns", far)
         for host, name in self._names.items():
-            _ip("-n", name, "addr", "add", f"{ADDRESSES[host]}/30", "dev", host)
-            for device in ("lo", host):
+            _ip("-n", name, "addr", "add", f"{ADDRESSES[host]}/30", "dev", DEVICE)
+            for device in ("lo", DEVICE):
                 _ip("-n", name, "link", "set", device, "up")
 
     def remove(self) -> None:
@@ -61,7 +62,7 @@ class Link:
         self._set("up")
 
     def _set(self, state: str) -> None:
-        _ip("-n", self._names[SOURCE], "link", "set", SOURCE, state)
+        _ip("-n", self._names[SOURCE], "link", "set", DEVICE, state)
 
 
 def _ip(*words: str) -> None:
