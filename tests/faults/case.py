@@ -32,7 +32,6 @@ POLL_S = 0.005
 GRACE_S = 10.0  # for the agents of a run that ended; one may be in its two seconds of quiet
 RUN_LIMIT_S = 60.0
 FILL_TRIES = 200  # the run goes on writing while its disk is made smaller
-CHANGED = payload.LARGE  # the file that source-changed hits, which every stream has to carry
 RELEASE = re.compile(rb"[0-9a-f]{16}\Z")
 SENTENCE = re.compile(r"(a|b): \S[^\n]{10,600}\Z")
 FOR_PROGRAMMERS = re.compile(r"Traceback|\bErrno\b|\b[A-Z]\w*(Error|Exception)\b|<class |(\\x[0-9a-f]{2}.*){6}")
@@ -98,6 +97,7 @@ class Case:
         self._before: payload.Snapshot = {}
         self._history = b""
         self._used_at_first = 0
+        self._victim = b""  # the file that source-changed hits
         self._whole: list[payload.Snapshot] = []  # the trees that a new release may be
 
     def run(self) -> Outcome:
@@ -148,6 +148,7 @@ class Case:
         self._used_at_first = self._used_bytes()
         wanted = payload.snapshot(root)
         fault = draw(self.outcome.kind, self._rng, self._bytes_to_carry(wanted), self._path)
+        self._victim = self._rng.choice((payload.LARGE, self._last_to_carry(wanted)))
         self.outcome.fault = f"{fault}, {'an earlier release' if earlier else 'no release'} there"
         run = self._stream("fault", "first", idle=fault.idle, faults=self._wire_faults(fault))
         self._watch(run, fault)
@@ -277,7 +278,7 @@ class Case:
         raise RuntimeError("the disk could not be made full")
 
     def _change_source(self, what: str) -> None:
-        path = self._src / os.fsdecode(CHANGED)
+        path = self._src / os.fsdecode(self._victim)
         if what == "removed":
             path.unlink()
         elif what == "replaced":
@@ -337,8 +338,9 @@ class Case:
             self.outcome.came = "killed"
             if fault.victim not in ("relay", "control"):
                 self._problem(f"the relay ended without a verdict: {run.said()[-300:]}")
-        if self.outcome.came == "failed" and fault.must_name and fault.must_name not in self.outcome.msg:
-            self._problem(f"the message does not name {fault.must_name}")
+        name = self._victim.decode("utf-8", "backslashreplace") if fault.victim == "file" else fault.must_name
+        if self.outcome.came == "failed" and name not in self.outcome.msg:
+            self._problem(f"the message does not name {name}")
         if fault.must_succeed and self.outcome.came != "succeeded":
             self._problem("this fault should only delay")
         if "Traceback" in run.said():
@@ -446,6 +448,10 @@ class Case:
         there = {one[4] for one in self._before.values()}
         content = {one[4]: one[2] for path, one in wanted.items() if one[0] == "f" and path != payload.TEXT}
         return sum(size for digest, size in content.items() if digest not in there)
+
+    def _last_to_carry(self, wanted: payload.Snapshot) -> bytes:
+        there = {one[4] for one in self._before.values()}
+        return max(path for path, one in wanted.items() if one[0] == "f" and one[4] not in there)
 
     def _lacking(self, wanted: payload.Snapshot) -> tuple[int, int]:
         """Number and bytes of the contents that the target has not: in no release, and not at their path in staging."""

@@ -5,14 +5,12 @@
 
 from __future__ import annotations
 
-import os
 import random
 import signal
 from dataclasses import dataclass
 
 from ansible_collections.ddtree.fleet.plugins.plugin_utils._bundle import bundle
 from engine import SOURCE, TARGET
-from payload import LARGE
 
 SHORT_IDLE_S = 2.0  # for what is given up only because nothing comes; less than the quiet time after a commit takes
 LONG_IDLE_S = 60.0
@@ -132,7 +130,7 @@ def _disk_full(kind: str, rng: random.Random, size: int, direct: bool) -> Fault:
 
 def _source_changed(kind: str, rng: random.Random, size: int, direct: bool) -> Fault:
     what = rng.choice(("rewritten", "removed", "cut short", "appended to", "replaced"))
-    return Fault(kind, what, _any_time(rng, size, direct), "file", must_name=os.fsdecode(LARGE))
+    return Fault(kind, what, _any_time(rng, size, direct), "file")
 
 
 KINDS = {
