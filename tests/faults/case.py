@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import contextlib
+import hashlib
 import json
 import multiprocessing.process
 import os
@@ -31,6 +32,7 @@ DISK = ("size=400m", "nr_inodes=20000")
 POLL_S = 0.005
 GRACE_S = 10.0  # for the agents of a run that ended; one may be in its two seconds of quiet
 RUN_LIMIT_S = 60.0
+RESUMED_FROM = 8 << 20  # bytes of a cut off file that the next run goes on with; fewer are sent again
 FILL_TRIES = 200  # the run goes on writing while its disk is made smaller
 RELEASE = re.compile(rb"[0-9a-f]{16}\Z")
 SENTENCE = re.compile(r"(a|b): \S[^\n]{10,600}\Z")
@@ -389,6 +391,7 @@ class Case:
     def _go_on(self, before: Run, fault: Fault, wanted: payload.Snapshot) -> None:
         run_id, take_over = self._next_run_id(fault)
         files, size = self._lacking(wanted)
+        begun = self._begun(wanted)
         run = self._stream("next", run_id, take_over)
         with self._ending_later(before, run, fault):
             self._watch(run)
@@ -400,6 +403,10 @@ class Case:
             return
         sent = f"{verdict['files_sent']} files {verdict['bytes_sent'] / 1e6:.1f} MB"
         self.outcome.after = f"next run sent {sent} of {files} lacking files {size / 1e6:.1f} MB"
+        if begun:
+            self.outcome.after += f", resumed after {verdict['bytes_resumed'] / 1e6:.1f} of {begun / 1e6:.1f} MB"
+        if verdict["bytes_resumed"] < begun:
+            self._problem("it began a large file again")
         if verdict["files_sent"] > files or verdict["bytes_sent"] > size:
             self._problem("it sent again what the target held")
         self._check_untouched("after the next run")
@@ -456,14 +463,27 @@ class Case:
     def _lacking(self, wanted: payload.Snapshot) -> tuple[int, int]:
         """Number and bytes of the contents that the target has not: in no release, and not at their path in staging."""
         there = {one[4] for one in self._committed().values() if one[0] == "f"}
-        staged = payload.snapshot(os.fsencode(self._store / "staging"))
-        for path, one in staged.items():
-            parts = path.split(b"/")
-            whole = [b"/".join(parts[start:]) for start in range(len(parts))]
-            if one[0] == "f" and any(name in wanted and wanted[name][4] == one[4] for name in whole):
-                there.add(one[4])
+        there |= {one[4] for path, one in self._staged(wanted) if wanted[path][4] == one[4]}
         lacking = {one[4]: one[2] for one in wanted.values() if one[0] == "f" and one[4] not in there}
         return len(lacking), sum(lacking.values())
+
+    def _begun(self, wanted: payload.Snapshot) -> int:
+        """How much of large files the target's staging holds the beginning of, in bytes."""
+        total = 0
+        for path, one in self._staged(wanted):
+            if RESUMED_FROM <= one[2] < wanted[path][2]:
+                with open(self._src / os.fsdecode(path), "rb") as file:
+                    begins_so = hashlib.sha256(file.read(one[2])).digest() == one[4]
+                total += one[2] if begins_so else 0
+        return total
+
+    def _staged(self, wanted: payload.Snapshot) -> Iterator[tuple[bytes, payload.Seen]]:
+        """The files in staging by their path in the tree, wherever in staging the tree is."""
+        for path, one in payload.snapshot(os.fsencode(self._store / "staging")).items():
+            parts = path.split(b"/")
+            for name in (b"/".join(parts[start:]) for start in range(len(parts))):
+                if one[0] == "f" and name in wanted:
+                    yield name, one
 
     def _check_tidy(self) -> None:
         """The store holds releases, what is known of them, and nothing else."""

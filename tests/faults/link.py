@@ -13,6 +13,7 @@ from engine import SOURCE, TARGET
 
 ADDRESSES = {SOURCE: "10.217.0.1", TARGET: "10.217.0.2"}
 DEVICE = "cable"
+UP_TRIES = 300
 
 
 class Link:
@@ -31,6 +32,7 @@ class Link:
             _ip("-n", name, "addr", "add", f"{ADDRESSES[host]}/30", "dev", DEVICE)
             for device in ("lo", DEVICE):
                 _ip("-n", name, "link", "set", device, "up")
+        self._wait()
 
     def remove(self) -> None:
         for name in self._names.values():
@@ -56,10 +58,20 @@ class Link:
         for thread in self._mending:
             thread.join()
         self._set("up")
+        self._wait()
 
     def _mend_after(self, seconds: float) -> None:
         time.sleep(seconds)
         self._set("up")
+
+    def _wait(self) -> None:
+        """Until both ends see the cable, which takes the kernel a moment."""
+        for name in self._names.values():
+            command = ["ip", "-n", name, "-brief", "link", "show", DEVICE]
+            for _unused in range(UP_TRIES):
+                if b" UP " in subprocess.run(command, check=True, stdout=subprocess.PIPE).stdout:
+                    break
+                time.sleep(0.01)
 
     def _set(self, state: str) -> None:
         _ip("-n", self._names[SOURCE], "link", "set", DEVICE, state)
