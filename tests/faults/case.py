@@ -25,13 +25,14 @@ from pathlib import Path
 
 import payload
 from engine import MARK, SOURCE, TARGET, Run
-from kinds import ASKED, FIRST_LINE_BYTES, STALL_S, Fault, draw
+from kinds import ASKED, FIRST_LINE_BYTES, SHORT_IDLE_S, STALL_S, Fault, draw
 from link import Link
 
 DISK = ("size=400m", "nr_inodes=20000")
 POLL_S = 0.005
 GRACE_S = 10.0  # for the agents of a run that ended; one may be in its two seconds of quiet
 RUN_LIMIT_S = 60.0
+PROMPT_S = 15.0  # within this, a run ends whose fault can be noticed at once
 RESUMED_FROM = 8 << 20  # bytes of a cut off file that the next run goes on with; fewer are sent again
 FILL_TRIES = 200  # the run goes on writing while its disk is made smaller
 RELEASE = re.compile(rb"[0-9a-f]{16}\Z")
@@ -95,7 +96,7 @@ class Case:
         self._store = Path(f"{self._dest}.releases")
         self._lock = Path(f"{self._dest}.lock")
         self._link = Link(seed) if path == "direct" else None
-        self._struck = False
+        self._struck = 0.0  # when, by the monotonic clock
         self._before: payload.Snapshot = {}
         self._history = b""
         self._used_at_first = 0
@@ -154,6 +155,8 @@ class Case:
         self.outcome.fault = f"{fault}, {'an earlier release' if earlier else 'no release'} there"
         run = self._stream("fault", "first", idle=fault.idle, faults=self._wire_faults(fault))
         self._watch(run, fault)
+        if self._struck and fault.idle > SHORT_IDLE_S and time.monotonic() - self._struck > PROMPT_S:
+            self._problem(f"the run ended only {time.monotonic() - self._struck:.0f} s after the fault")
         self._settle(run, fault)
         self._judge(run, fault)
         self._check_untouched("after the fault")
@@ -206,11 +209,11 @@ class Case:
                     self._look_for_moment(run, fault, process, asked, time.monotonic() - began)
                 else:
                     process.join(POLL_S)
-                waits = bool(fault and self._struck and fault.idle < RUN_LIMIT_S)
+                waits = bool(fault and self._struck and fault.idle == SHORT_IDLE_S)
                 if not lent and (waits or set(self._store.glob("?" * 16)) - present):
                     lent = True
                     lending.enter_context(self._slots.lent())
-                if time.monotonic() - began > RUN_LIMIT_S:
+                if time.monotonic() - began > RUN_LIMIT_S:  # more than any idle time
                     self._problem(f"the run {run.folder.name} hangs")
                     process.kill()
                     self._kill_marked(run.mark)
@@ -248,7 +251,7 @@ class Case:
         host = {"sender": SOURCE, "receiver": TARGET}.get(fault.victim)
         if (host and not reports[host]) or (fault.victim == "control" and not all(reports.values())):
             return False
-        self._struck = True
+        self._struck = time.monotonic()
         self.outcome.phase = self._phase()
         self.outcome.passed_bytes = reports[TARGET].get("to", 0)
         if fault.by_wire:

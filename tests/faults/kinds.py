@@ -13,7 +13,7 @@ from ansible_collections.ddtree.fleet.plugins.plugin_utils._bundle import bundle
 from engine import SOURCE, TARGET
 
 SHORT_IDLE_S = 2.0  # for what is given up only because nothing comes; less than the quiet time after a commit takes
-LONG_IDLE_S = 60.0
+LONG_IDLE_S = 30.0
 STALL_S = 1.0
 AGENT_BYTES = len(bundle())  # damage to the program itself is not the engine's to report
 SMALL_TALK_BYTES = 150  # what certainly goes to a source or comes from a target after the agent has started
