@@ -19,7 +19,7 @@ demo: input ## Deploy a real environment to local test hosts with deploy-ddtree.
 	@$(RUN) tests/demo.sh
 
 .PHONY: test
-test: input ## Every check: lint, sanity, unit tests, molecule scenarios
+test: input ## Every check: lint, sanity, unit tests, engine faults, molecule scenarios
 	@$(RUN) $(BIN)/python tests/run.py full
 
 .PHONY: test-fast
@@ -27,7 +27,7 @@ test-fast: setup ## Lint and unit tests only
 	@$(RUN) $(BIN)/python tests/run.py fast
 
 .PHONY: test-long
-test-long: input ## Everything in `test`, and the benchmarks
+test-long: input ## Everything in `test`, 900 more engine faults, and the benchmarks
 	@$(RUN) $(BIN)/python tests/run.py long
 
 .PHONY: bench
