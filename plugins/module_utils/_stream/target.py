@@ -15,7 +15,7 @@ import os
 import shutil
 import threading
 import time
-from typing import TYPE_CHECKING, Any, Dict, Iterator, List, Optional, Tuple
+from typing import TYPE_CHECKING, Any, Dict, Iterator, List, Optional, Set, Tuple
 
 from ansible_collections.ddtree.fleet.plugins.module_utils import _manifest, _releases
 from ansible_collections.ddtree.fleet.plugins.module_utils._index import OWN_QUIET_NS
@@ -165,20 +165,22 @@ class Target:
             if tree:
                 for path, children in folders(tree.entries).items():
                     known[path, folder_digest(children, tree.hashes)] = tree, children
-        unknown = []
+        unknown: List[int] = []
+        here: Set[bytes] = set()
         for number, row in enumerate(receive_rows(self.channel, "folders")):
             try:
-                tree, children = known.get((decode_path(row[0]), row[1]), (None, []))
+                path = decode_path(row[0])
+                tree, children = known.get((path, row[1]), (None, []))
             except (AttributeError, IndexError, KeyError, TypeError, ValueError) as error:
                 raise PeerError("the source listed a directory in a form that is not understood") from error
             if tree is None:
                 unknown.append(number)
-            for entry in children:
-                entries.append(entry)
-                if tree and entry.kind == FILE:
-                    hashes[entry.path] = tree.hashes[entry.path]
+                continue
+            here.add(path)
+            entries += children
+            hashes.update((entry.path, tree.hashes[entry.path]) for entry in children if entry.kind == FILE)
         self.channel.send("unknown", want=unknown)
-        return check_rows(receive_rows(self.channel, "entries"), entries, hashes)
+        return check_rows(receive_rows(self.channel, "entries"), entries, hashes, here)
 
     def _changes(self, wanted: List[Entry], hashes: Dict[bytes, str]) -> Dict[str, Any]:
         """What differs from the release that is likely to be replaced, each list cut off; for a diff."""
