@@ -167,6 +167,17 @@ def test_a_dest_that_cannot_be_made_is_named(tmp_path: Path, src: Path) -> None:
     assert f"t1: {tmp_path}/file" in verdict["msg"]
 
 
+def test_directories_that_only_one_target_knows_are_listed_once_for_each(tmp_path: Path, src: Path) -> None:
+    run(request(src, "/venv"), hosts(tmp_path, "old"))
+    (src / "lib" / "00").write_text("new")
+    targets = hosts(tmp_path, "old", "fresh")
+    run(request(src, "/venv"), targets)
+    assert {name: (one["msg"], one["files_sent"]) for name, one in verdicts(targets).items()} == {
+        "old": ("", 1),
+        "fresh": ("", 31),
+    }
+
+
 def test_targets_that_want_different_files_get_theirs_and_each_file_is_read_once(tmp_path: Path, src: Path) -> None:
     """One lacks everything, one has half of it, one has it all but two, and one more dies in the middle."""
     everything = content(src)
