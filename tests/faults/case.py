@@ -342,14 +342,14 @@ class Case:
         else:
             self.outcome.came = "killed"
             if fault.victim not in ("relay", "control"):
-                self._problem(f"the relay ended without a verdict: {run.said()[-300:]}")
+                self._problem(f"the relay ended without a verdict: {_end_of(run.said())}")
         name = self._victim.decode("utf-8", "backslashreplace") if fault.victim == "file" else fault.must_name
         if self.outcome.came == "failed" and name not in self.outcome.msg:
             self._problem(f"the message does not name {name}")
         if fault.must_succeed and self.outcome.came != "succeeded":
             self._problem("this fault should only delay")
         if "Traceback" in run.said():
-            self._problem(f"somebody printed a traceback: {run.said()[-300:]}")
+            self._problem(f"somebody printed a traceback: {_end_of(run.said())}")
 
     def _committed(self) -> payload.Snapshot:
         found = payload.snapshot(os.fsencode(self._store), [b"staging", b"history.jsonl"])
@@ -402,7 +402,7 @@ class Case:
         result = run.result()
         verdict = result.get("verdict", {})
         if verdict.get("failed", True):
-            self._problem(f"the next run failed: {result.get('error') or verdict.get('msg') or run.said()[-300:]}")
+            self._problem(f"the next run failed: {result.get('error') or verdict.get('msg') or _end_of(run.said())}")
             return
         sent = f"{verdict['files_sent']} files {verdict['bytes_sent'] / 1e6:.1f} MB"
         self.outcome.after = f"next run sent {sent} of {files} lacking files {size / 1e6:.1f} MB"
@@ -514,6 +514,11 @@ class Case:
     def _used_bytes(self) -> int:
         st = os.statvfs(self._disk)
         return (st.f_blocks - st.f_bfree) * st.f_frsize
+
+
+def _end_of(said: str) -> str:
+    """The last lines of what was printed, as one."""
+    return " / ".join(line.strip() for line in said.splitlines() if line.strip(" ^~"))[-300:]
 
 
 def marked(mark: str) -> list[int]:

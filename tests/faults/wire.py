@@ -75,7 +75,8 @@ class Wire:
         saying.start()
         self._pass("from", self._stdout, 1)
         saying.join()
-        return self._agent.wait() & 0xFF
+        status = self._agent.wait()
+        return status if status >= 0 else 128 - status
 
     def _tell(self) -> None:
         processes = {"agent": self._agent.pid, "wire": os.getpid(), "keeper": self._keeper}
