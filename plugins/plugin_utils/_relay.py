@@ -355,8 +355,7 @@ class Relay:
             return
         if not environment["shippable"]:
             for target in lacking:
-                why = f"{reasons[target.verdict.host]}; it cannot be shipped either: {environment['why']}"
-                target.fail(f"{target.verdict.host}: {why}")
+                target.fail(f"{target.verdict.host}: {reasons[target.verdict.host]}")
             return
         request = dataclasses.replace(
             self._request,
