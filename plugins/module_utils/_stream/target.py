@@ -305,7 +305,9 @@ class Target:
     def _compile(self, plan: Plan, request: Message) -> Dict[str, int]:
         tag = bytecode.cache_tag(self.staging.tree)
         base = self.local.base()
-        compiled = base if base and base.release and self.store.describe(base.release).get("bytecode") else None
+        # Not from the release that is being repaired, whose bytecode nobody has checked.
+        usable = base and base.release not in ("", _releases.release_id(request["digest"]))
+        compiled = base if base and usable and self.store.describe(base.release).get("bytecode") else None
         needed, reused = [], 0
         for entry in bytecode.modules(plan.wanted):
             target = bytecode.bytecode_path(entry.path, tag)
