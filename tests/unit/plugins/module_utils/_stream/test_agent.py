@@ -15,7 +15,9 @@ from ansible_collections.ddtree.fleet.tests.unit.agents import Destination, Sour
 pytestmark = pytest.mark.usefixtures("forget_hashes")
 
 
-@pytest.mark.parametrize(("protocol", "found"), [({}, 1), ({"protocol": 1}, 1), ({"protocol": PROTOCOL + 1}, PROTOCOL + 1)])
+@pytest.mark.parametrize(
+    ("protocol", "found"), [({}, 1), ({"protocol": 1}, 1), ({"protocol": PROTOCOL + 1}, PROTOCOL + 1)]
+)
 @pytest.mark.parametrize("op", ["scan", "open"])
 def test_a_relay_of_another_version_gets_one_clear_sentence(
     tmp_path: Path, op: str, protocol: Dict[str, Any], found: int

@@ -13,7 +13,9 @@ from ansible_collections.ddtree.fleet.plugins.module_utils._stream.fanout import
 from ansible_collections.ddtree.fleet.plugins.module_utils._stream.wire import BLOCK, Buffer
 
 
-def drain(outlet: Outlet, send: fanout.Callable[[int, Buffer], None], failures: List[BaseException]) -> threading.Thread:
+def drain(
+    outlet: Outlet, send: fanout.Callable[[int, Buffer], None], failures: List[BaseException]
+) -> threading.Thread:
     def work() -> None:
         try:
             outlet.drain(send)

@@ -160,8 +160,14 @@ HOSTILE: Dict[str, Tuple[List[Frame], str]] = {
     "too large": ([BOTH, block(b"x" * (BLOCK_SIZE + 1))], "a block that is too large"),
     "too large when unpacked": ([BOTH, block(packed(bytes(BLOCK_SIZE * 9)), ZSTD, BLOCK_SIZE * 9)], "too large"),
     "too many zeros": ([BOTH, block(b"", ZEROS, BLOCK_SIZE + 1)], "a block that is too large"),
-    "bomb": ([BOTH, block(packed(bytes(BLOCK_SIZE * 9)), ZSTD, 14)], "the stream is corrupt: compressed data is damaged"),
-    "damaged": ([BOTH, block(b"\x28\xb5\x2f\xfdnonsense", ZSTD, 14)], "the stream is corrupt: compressed data is damaged"),
+    "bomb": (
+        [BOTH, block(packed(bytes(BLOCK_SIZE * 9)), ZSTD, 14)],
+        "the stream is corrupt: compressed data is damaged",
+    ),
+    "damaged": (
+        [BOTH, block(b"\x28\xb5\x2f\xfdnonsense", ZSTD, 14)],
+        "the stream is corrupt: compressed data is damaged",
+    ),
     "unknown packing": ([BOTH, block(b"expectedothers", 3)], "in packing 3, which cannot be read here"),
 }
 
