@@ -36,6 +36,7 @@ from ansible_collections.ddtree.fleet.plugins.plugin_utils._leg import Leg, LegE
 RELAY = 0  # the number of the sink that is the source's connection to this process
 DIRECT_FROM = 64 << 20  # bytes; below, setting up a connection between the hosts is not worth it
 MAX_STREAMS = 4
+SPECIAL_SHOWN = 100
 
 
 @dataclass(frozen=True)
@@ -331,7 +332,7 @@ class Relay:
         return {
             **{name: tree[name] for name in kept},
             "shared_inodes": tree["shared"],
-            "special": [path for path, mode in tree["special"]],
+            "special": [path for path, mode in tree["special"][:SPECIAL_SHOWN]],
             "source_seconds": self._sent["seconds"],
             "source_peak_memory": self._sent["peak_memory"],
             "rates": self._sent["rates"],

@@ -53,8 +53,8 @@ def fill_odd(root: Path) -> None:
     os.utime(root / "one", ns=(1_500_000_000_123_456_789, 1_500_000_000_123_456_789))
     os.link(root / "one", root / "other")
     with open(root / "sparse", "wb") as file:
-        file.truncate(3 * MIB + 5)
-        file.seek(2 * MIB)
+        file.truncate(8 * MIB + 5)
+        file.seek(4 * MIB)
         file.write(b"in the middle")
     (root / "setuid").write_bytes(b"#!/bin/sh\n")
     (root / "setuid").chmod(0o4755)

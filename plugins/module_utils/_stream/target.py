@@ -298,15 +298,18 @@ class Target:
 
     def _set_special(self, special: List[Tuple[str, int]]) -> None:
         """Give files the set-user-ID bits that were asked for."""
+        files = {entry.path: entry for entry in self._planned().wanted if entry.kind == FILE}
         for path, mode in special:
-            entry = next((e for e in self._planned().wanted if e.path == decode_path(path)), None)
-            if entry and entry.kind == FILE:
+            entry = files.get(decode_path(path))
+            if entry:
                 os.chmod(os.path.join(self.staging.tree, entry.path), entry.mode | mode & SPECIAL_BITS)
 
     def _compile(self, plan: Plan, request: Message) -> Dict[str, int]:
         tag = bytecode.cache_tag(self.staging.tree)
         base = self.local.base()
-        compiled = base if base and base.release and self.store.describe(base.release).get("bytecode") else None
+        # Not from the release that is being repaired, whose bytecode nobody has checked.
+        usable = base and base.release not in ("", _releases.release_id(request["digest"]))
+        compiled = base if base and usable and self.store.describe(base.release).get("bytecode") else None
         needed, reused = [], 0
         for entry in bytecode.modules(plan.wanted):
             target = bytecode.bytecode_path(entry.path, tag)
