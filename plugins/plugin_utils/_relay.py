@@ -24,6 +24,7 @@ from ansible_collections.ddtree.fleet.plugins.module_utils._stream.wire import (
     BLOCK,
     PROTOCOL,
     Message,
+    PeerError,
     message_frame,
     parse_message,
     to_runs,
@@ -135,6 +136,8 @@ class Target:
             yield
         except LegError as error:
             self.fail(str(error))
+        except (KeyError, TypeError, ValueError) as error:
+            self.fail(f"{self.verdict.host}: the stream is corrupt: an answer lacks or garbles {error}")
 
     def fail(self, why: str) -> None:
         self.verdict.failed = True
@@ -225,9 +228,8 @@ class Target:
         """Pass the wanted files on as they arrive, and wait for the proof and the commit."""
         with self.judged():
             leg, verdict = self.connected(), self.verdict
-            leg.ask(
-                "build", "built", direct=self.sink != RELAY
-            )  # until then nothing is read there, however long copying takes
+            # Until it has built, nothing is read there, however long copying takes.
+            leg.ask("build", "built", direct=self.sink != RELAY)
             verdict.path = "relay" if self.sink == RELAY else "direct"
             passing = threading.Thread(target=self._pass_on, args=(leg,), daemon=True)
             passing.start()
@@ -248,8 +250,9 @@ class Target:
             leg.tell("bye")
 
     def _pass_on(self, leg: Leg) -> None:
-        with contextlib.suppress(LegError):  # what the target says of it is what counts
-            self._drain(leg)
+        with contextlib.suppress(PeerError, OSError, ValueError):  # the other thread hears what the target says of it
+            self._outlet.drain(leg.channel.send_frame)
+            leg.channel.flush()
 
     def _drain(self, leg: Leg) -> None:
         with leg.named():
@@ -465,39 +468,53 @@ class Relay:
         compress = request.compress if able else "none"
         for target in targets:
             target.verdict.compress = compress
+            if request.compress == "zstd" and not able:
+                lacking = request.source if not tree["codec"] else target.verdict.host
+                target.verdict.notices.append(
+                    f"{lacking}: there is no zstd, so content goes uncompressed; install libzstd"
+                )
         groups = list(_groups(targets))
         waiting = [pool.submit(target.take_files) for target in targets]
+        for future in waiting:
+            future.add_done_callback(lambda future: self._end_without_targets(leg, targets))
         relayed = [group for group in groups if any(target.sink == RELAY for target in group.targets)]
         self._board.begin(targets)
         with self._feeding(targets):
             asked = [group.message() for group in groups]
-            leg.tell("send", groups=asked, compress=compress, rate=request.rate)
-            taking: Sequence[Target] = ()
-            while True:
-                with leg.named():
-                    kind, payload = leg.channel.receive_frame()
-                    message = parse_message((kind, payload), "group", "sent", "progress") if kind != BLOCK else {}
-                if not any(target.alive for target in targets):  # nobody is left to read the rest for
-                    self._ended = True
-                    leg.kill()
-                    break
-                if kind == BLOCK:
-                    for target in taking:
-                        target.put((kind, payload))
-                elif message["op"] == "progress":
-                    self._board.heard(request.source, message)
-                elif message["op"] == "group":
-                    taking = [target for target in relayed.pop(0).targets if target.sink == RELAY]
-                    for target in taking:
-                        target.put((kind, payload))
-                else:
-                    self._sent = message
-                    break
+            try:
+                leg.tell("send", groups=asked, compress=compress, rate=request.rate)
+                self._sent = self._pass_blocks(leg, relayed)
+            except LegError:
+                if not self._ended:
+                    raise
             for target in targets:
                 if target.sink == RELAY:  # a source tells those that it is connected to itself
                     target.put(message_frame("end"))
         for future in waiting:
             future.result()
+
+    def _pass_blocks(self, leg: Leg, relayed: list[Group]) -> Message:
+        """Hand the source's groups to the targets that get them through here; gives what the source says at the end."""
+        taking: Sequence[Target] = ()
+        while True:
+            with leg.named():
+                kind, payload = leg.channel.receive_frame()
+                message = parse_message((kind, payload), "group", "sent", "progress") if kind != BLOCK else {}
+            if message.get("op") == "progress":
+                self._board.heard(self._request.source, message)
+                continue
+            if message.get("op") == "sent":
+                return message
+            if message:
+                taking = [target for target in relayed.pop(0).targets if target.sink == RELAY]
+            for target in taking:
+                target.put((kind, payload))
+
+    def _end_without_targets(self, leg: Leg, targets: Sequence[Target]) -> None:
+        """End the source when nobody is left to read the rest for."""
+        if not any(target.alive for target in targets):
+            self._ended = True
+            leg.kill()
 
     @staticmethod
     @contextlib.contextmanager

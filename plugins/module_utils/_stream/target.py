@@ -90,6 +90,10 @@ class Target:
         if tree_digest(tree.entries, tree.hashes) == installed and facts.get("received_digest", digest) == digest:
             if not self.check:
                 self.local.save()
+                if release not in {
+                    event.get("release") for event in self.store.history()
+                }:  # its agent was killed before
+                    self.store.record("committed", release, actor=self.who)
             return {"present": True, "release": release, "installed": installed}
         if repair:
             return {"present": False, "release": release}
@@ -403,12 +407,14 @@ def serve(channel: Channel, request: Message) -> None:
     if target.check:
         _converse(channel, target)
         return
-    taken = lease.acquire(run, request["who"], take_over=request["take_over"])
+    # An interpreter is shipped within the stream of an environment, whose agent has the lease.
+    holder = "" if request["interpreter"] else f"{os.getpid()}.{time.time_ns()}"
+    taken = lease.acquire(run, request["who"], take_over=request["take_over"], holder=holder)
     try:
         _converse(channel, target)
     finally:
         if taken:
-            lease.release(run)
+            lease.release(run, holder)
 
 
 def _converse(channel: Channel, target: Target) -> None:
