@@ -65,7 +65,7 @@ class _Direct:
     def put(self, kind: int, payload: Buffer, alone: bool) -> None:
         if self.problem:
             return
-        if not alone:
+        if not alone or self._thread.ident:  # once frames wait in the queue, the next one must not pass them
             if not self._thread.ident:
                 self._thread.start()
             self._outlet.put((kind, payload))
