@@ -317,6 +317,16 @@ def test_special_modes_are_kept_only_when_asked_and_do_not_change_the_identity(t
     assert names[0] == names[1]
 
 
+def test_special_modes_of_any_number_of_files_are_kept(tmp_path: Path) -> None:
+    src, dest = tmp_path / "src", tmp_path / "dest"
+    src.mkdir()
+    for number in range(120):
+        (src / str(number)).write_text("x")
+        (src / str(number)).chmod(0o4755)
+    copy(src, dest, special=True)
+    assert {path.stat().st_mode & 0o7777 for path in release_of(dest).iterdir()} == {0o4755}
+
+
 @pytest.mark.parametrize("before", [False, True])
 def test_a_release_that_shares_files_never_lends_or_borrows_special_modes(tmp_path: Path, before: bool) -> None:
     src, dest = tmp_path / "src", tmp_path / "dest"
