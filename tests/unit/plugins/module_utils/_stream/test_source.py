@@ -229,10 +229,11 @@ def test_packing_is_what_was_asked_for(tmp_path: Path) -> None:
 # trees that change meanwhile
 
 
-def test_a_file_that_changed_after_it_was_listed_is_named(src: Path) -> None:
+@pytest.mark.parametrize("content", ["shorter", "CONTENT of b\n" * 100], ids=["size", "content"])
+def test_a_file_that_changed_after_it_was_listed_is_named(src: Path, content: str) -> None:
     with Source() as source:
         source.scan(src)
-        (src / "lib" / "b").write_text("shorter")
+        (src / "lib" / "b").write_text(content)
         with pytest.raises(PeerError, match="lib/b changed while it was read; stop what writes to the environment"):
             source.content([1, 2, 3])
 
