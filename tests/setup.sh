@@ -4,7 +4,7 @@
 set -euo pipefail
 venv=$1
 root=$(cd "$(dirname "$0")/.." && pwd)
-packages=(systemd-container mmdebstrap openssh-client iproute2 patch util-linux procps rsync tar zstd)
+packages=(systemd-container mmdebstrap openssh-client iproute2 patch util-linux procps rsync tar zstd xfsprogs btrfs-progs)
 
 missing=()
 for package in "${packages[@]}"; do

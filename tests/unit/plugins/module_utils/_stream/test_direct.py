@@ -31,7 +31,8 @@ from ansible_collections.ddtree.fleet.plugins.module_utils._stream.direct import
     addresses,
     connect,
 )
-from ansible_collections.ddtree.fleet.plugins.module_utils._stream.wire import DATA, MESSAGE, PeerError
+from ansible_collections.ddtree.fleet.plugins.module_utils._stream.wire import BLOCK as CONTENT
+from ansible_collections.ddtree.fleet.plugins.module_utils._stream.wire import MESSAGE, PeerError
 from ansible_collections.ddtree.fleet.plugins.plugin_utils._certificates import make_pair
 from cryptography import x509
 from cryptography.hazmat.primitives import hashes, serialization
@@ -96,7 +97,7 @@ def in_thread(work: Callable[[], Any]) -> Iterator[None]:
 
 @pytest.mark.parametrize("streams", [1, 2, 3])
 def test_frames_arrive_in_order_and_unchanged_in_both_directions_at_once(streams: int) -> None:
-    frames = [(DATA, payload(number, size)) for number, size in enumerate(SIZES * 2)]
+    frames = [(CONTENT, payload(number, size)) for number, size in enumerate(SIZES * 2)]
     with stream(streams) as (caller, listener), ThreadPoolExecutor(4) as pool:
 
         def send(end: Stripes) -> None:
@@ -136,7 +137,7 @@ def test_a_buffer_may_be_used_again_after_it_was_sent(streams: int) -> None:
         def send() -> None:
             for number in range(8):
                 buffer[:] = bytes([number]) * len(buffer)
-                caller.send_frame(DATA, memoryview(buffer))
+                caller.send_frame(CONTENT, memoryview(buffer))
             caller.flush()
 
         with in_thread(send):
@@ -159,7 +160,7 @@ def test_one_connection_needs_no_thread_and_several_need_one_each() -> None:
 def test_what_was_sent_before_an_orderly_end_arrives(streams: int) -> None:
     with stream(streams) as (caller, listener):
         for number in range(20):
-            caller.send_frame(DATA, payload(number, 100_000))
+            caller.send_frame(CONTENT, payload(number, 100_000))
         with in_thread(caller.close):
             for number in range(20):
                 assert listener.receive_frame()[1][:50_000] == bytes([number]) * 50_000
@@ -217,14 +218,14 @@ def test_the_other_end_s_last_words_can_be_heard_after_a_send_has_failed(streams
         listener.close()
         with pytest.raises(PeerError, match="ended before the work was done"):
             for _number in range(100):
-                caller.send_frame(DATA, bytes(1 << 20))
+                caller.send_frame(CONTENT, bytes(1 << 20))
         assert caller.receive_frame() == (MESSAGE, b"the disk is full")
 
 
 @pytest.mark.parametrize("streams", OFTEN)
 def test_closing_ends_the_wait_of_another_thread_and_may_be_done_twice(streams: int) -> None:
     with stream(streams) as (caller, _listener), ThreadPoolExecutor(1) as pool:
-        caller.send_frame(DATA, b"never flushed")
+        caller.send_frame(CONTENT, b"never flushed")
         receiving = pool.submit(caller.receive_frame)
         time.sleep(0.1)
         assert not receiving.done()
@@ -258,7 +259,7 @@ def test_a_peer_that_is_killed_is_noticed_at_once(streams: int) -> None:
         started = time.monotonic()
         with pytest.raises(PeerError, match="ended before the work was done"):
             while True:
-                assert stripes.receive_frame() == (DATA, bytes(1 << 20))
+                assert stripes.receive_frame() == (CONTENT, bytes(1 << 20))
         assert time.monotonic() - started < 5
         stripes.close(abort=True)
 
@@ -269,7 +270,7 @@ def test_a_peer_that_takes_nothing_is_given_up(streams: int) -> None:
         caller.idle = 1
         with pytest.raises(PeerError, match="nothing was taken for 1 s; the host or the network hangs"):
             for _number in range(500):
-                caller.send_frame(DATA, bytes(1 << 20))
+                caller.send_frame(CONTENT, bytes(1 << 20))
         started = time.monotonic()
         caller.close(abort=True)
         assert time.monotonic() - started < 0.5
@@ -279,9 +280,9 @@ def test_a_peer_that_takes_nothing_is_given_up(streams: int) -> None:
 def test_a_peer_that_gives_nothing_is_given_up(streams: int) -> None:
     with stream(streams) as (caller, listener):
         listener.idle = 1
-        caller.send_frame(DATA, b"x" * BLOCK)
+        caller.send_frame(CONTENT, b"x" * BLOCK)
         caller.flush()
-        assert listener.receive_frame() == (DATA, b"x" * BLOCK)
+        assert listener.receive_frame() == (CONTENT, b"x" * BLOCK)
         with pytest.raises(PeerError, match="nothing came for 1 s; the host or the network hangs"):
             listener.receive_frame()
 
@@ -292,7 +293,7 @@ def test_a_slow_reader_bounds_what_is_queued_for_it(streams: int) -> None:
         caller.idle = 0.5
         with pytest.raises(PeerError, match="nothing was taken"):
             for _number in range(500):
-                caller.send_frame(DATA, bytes(1 << 20))
+                caller.send_frame(CONTENT, bytes(1 << 20))
         # Both queues of each connection, and what the kernel holds.
         assert caller.sent < streams * (2 * 8 + 32) << 20
 
@@ -346,12 +347,12 @@ def test_a_byte_changed_on_the_way_ends_the_stream_and_is_never_received(streams
         def send() -> None:
             with contextlib.suppress(PeerError):
                 for _number in range(6):
-                    caller.send_frame(DATA, content)
+                    caller.send_frame(CONTENT, content)
                 caller.flush()
 
         with in_thread(send), pytest.raises(PeerError, match="not what was sent: something between the two hosts"):
             while True:
-                assert listener.receive_frame() == (DATA, content)
+                assert listener.receive_frame() == (CONTENT, content)
         listener.close(abort=True)
     proxies[0].close()
 
@@ -409,9 +410,9 @@ def test_strangers_are_refused_and_the_right_peer_gets_through_afterwards() -> N
         assert answer_to_hello(listener.port, certificates=CALLER, version=ssl.TLSVersion.TLSv1_2) == b""
         assert not accepting.done()
         caller, accepted = call(listener.port), accepting.result(SOON)
-        caller.send_frame(DATA, b"mine")
+        caller.send_frame(CONTENT, b"mine")
         caller.flush()
-        assert accepted.receive_frame() == (DATA, b"mine")
+        assert accepted.receive_frame() == (CONTENT, b"mine")
         caller.close()
         accepted.close()
 
@@ -556,9 +557,9 @@ def test_the_right_address_is_found_among_wrong_ones() -> None:
         caller = connect([*wrong, (HOST, listener.port)], CALLER, LISTENER[0], 3, SOON)
         assert time.monotonic() - started < 3
         accepted = accepting.result(SOON)
-        caller.send_frame(DATA, b"found")
+        caller.send_frame(CONTENT, b"found")
         caller.flush()
-        assert accepted.receive_frame() == (DATA, b"found")
+        assert accepted.receive_frame() == (CONTENT, b"found")
         caller.close(abort=True)
         accepted.close(abort=True)
 
@@ -568,9 +569,9 @@ def test_one_listener_with_two_addresses_is_taken_once() -> None:
         accepting = pool.submit(listener.accept, SOON)
         caller = connect([(name, listener.port) for name in (HOST, "127.0.0.2", "::1")], CALLER, LISTENER[0], 2, SOON)
         accepted = accepting.result(SOON)
-        accepted.send_frame(DATA, b"here")
+        accepted.send_frame(CONTENT, b"here")
         accepted.flush()
-        assert caller.receive_frame() == (DATA, b"here")
+        assert caller.receive_frame() == (CONTENT, b"here")
         caller.close(abort=True)
         accepted.close(abort=True)
 

@@ -10,7 +10,7 @@ import shutil
 import socket
 import time
 from pathlib import Path
-from typing import Any, List, Tuple
+from typing import Any, Dict, List, Tuple
 
 import pytest
 from ansible_collections.ddtree.fleet.plugins.module_utils._index import index_path
@@ -18,17 +18,23 @@ from ansible_collections.ddtree.fleet.plugins.module_utils._stream.wire import (
     BLOCK,
     BLOCK_SIZE,
     ZSTD,
+    Message,
     PeerError,
     parse_message,
+    to_runs,
 )
+from ansible_collections.ddtree.fleet.plugins.plugin_utils._certificates import make_pair
 from ansible_collections.ddtree.fleet.tests.unit.agents import (
     WITHOUT_CODEC,
+    Destination,
     Source,
     content_bytes,
     listing,
+    need,
     packings,
+    releases,
 )
-from ansible_collections.ddtree.fleet.tests.unit.trees import MIB, ODD_NAMES, fill_odd, make_environment
+from ansible_collections.ddtree.fleet.tests.unit.trees import MIB, ODD_NAMES, content_of, fill_odd, make_environment
 
 pytestmark = pytest.mark.usefixtures("forget_hashes")
 NOISE = random.Random(11).randbytes(BLOCK_SIZE)
@@ -45,9 +51,9 @@ def src_fixture(tmp_path: Path) -> Path:
     return src
 
 
-def refused(src: Path, **more: Any) -> str:
+def refused(src: Path) -> str:
     with Source() as source, pytest.raises(PeerError) as caught:
-        source.scan(src, **more)
+        source.scan(src)
     return str(caught.value)
 
 
@@ -223,10 +229,11 @@ def test_packing_is_what_was_asked_for(tmp_path: Path) -> None:
 # trees that change meanwhile
 
 
-def test_a_file_that_changed_after_it_was_listed_is_named(src: Path) -> None:
+@pytest.mark.parametrize("content", ["shorter", "CONTENT of b\n" * 100], ids=["size", "content"])
+def test_a_file_that_changed_after_it_was_listed_is_named(src: Path, content: str) -> None:
     with Source() as source:
         source.scan(src)
-        (src / "lib" / "b").write_text("shorter")
+        (src / "lib" / "b").write_text(content)
         with pytest.raises(PeerError, match="lib/b changed while it was read; stop what writes to the environment"):
             source.content([1, 2, 3])
 
@@ -281,3 +288,63 @@ def test_a_directory_that_vanishes_does_not_stop_another_run(src: Path) -> None:
             source.content([5])
     with Source() as source:
         assert source.scan(src)["files"] == 3
+
+
+# targets that it has connections of its own to
+
+
+def listen(target: Destination, src: Path, source: Source, dest: Path) -> Tuple[Dict[str, Any], Message, List[int]]:
+    """Bring a target as far as waiting for the source; gives what the source must know, the tree, and what is wanted."""
+    tree = source.scan(src)
+    target.open(dest)
+    want = need(source, target, tree)["want"]
+    own, peer = make_pair("target"), make_pair("source")
+    fields = {"certificate": own.certificate, "key": own.key, "peer": peer.certificate, "streams": 1, "idle": 20}
+    port = target.ask("listen", "listening", ports=[0, 0], **fields)["port"]
+    mine = {"certificate": peer.certificate, "key": peer.key, "peer": own.certificate, "streams": 1}
+    return {"addresses": [["127.0.0.1", port]], "sink": 1, **mine}, tree, want
+
+
+def test_content_reaches_a_target_directly_and_through_the_relay_at_once(src: Path, tmp_path: Path) -> None:
+    (src / "large").write_bytes(NOISE * 5)
+    near, far = tmp_path / "near", tmp_path / "far"
+    with Source() as source, Destination() as direct, Destination() as relayed:
+        peer, tree, want = listen(direct, src, source, near)
+        assert source.ask("connect", "connected", peers=[peer], idle=20)["failed"] == {}
+        relayed.open(far)
+        assert need(source, relayed, tree)["want"] == want
+        direct.ask("build", "built", direct=True)
+        group = {"runs": to_runs(want), "partial": [], "sinks": [0, 1]}
+        frames = source.frames("send", "sent", groups=[group], compress="none", rate=0)
+        assert parse_message(frames[-1])["lost"] == {}
+        done = direct.answer("committed")
+        relayed.take(frames[:-1])
+    assert done["wire"] > 5 * MIB
+    for dest in (near, far):
+        (release,) = releases(dest)
+        assert content_of(Path(f"{dest}.releases") / release) == content_of(src)
+
+
+def test_a_target_that_cannot_be_reached_is_told_and_the_others_are_served(src: Path) -> None:
+    peer = {"certificate": make_pair("source").certificate, "key": make_pair("source").key}
+    with socket.socket() as unused, Source() as source:
+        unused.bind(("127.0.0.1", 0))
+        source.scan(src)
+        asked = {**peer, "addresses": [["127.0.0.1", unused.getsockname()[1]]], "peer": "", "streams": 1, "sink": 1}
+        failed = source.ask("connect", "connected", peers=[asked], idle=5)["failed"]
+        assert list(failed) == ["1"]
+        assert failed["1"]
+        assert [kind for kind, payload in source.content([1])][1:] == [BLOCK]
+
+
+def test_a_target_that_dies_in_the_middle_is_lost_and_the_others_are_served(src: Path, tmp_path: Path) -> None:
+    (src / "large").write_bytes(NOISE * 40)
+    with Source() as source, Destination() as direct:
+        peer, tree, want = listen(direct, src, source, tmp_path / "dest")
+        assert source.ask("connect", "connected", peers=[peer], idle=20)["failed"] == {}
+        direct.ask("build", "built", direct=True)
+        direct.process.kill()
+        group = {"runs": to_runs(want), "partial": [], "sinks": [0, 1]}
+        frames = source.frames("send", "sent", groups=[group], compress="none", rate=0)
+    assert list(parse_message(frames[-1])["lost"]) == ["1"]
+    assert content_bytes(frames) > 40 * MIB

@@ -279,6 +279,22 @@ def test_link_never_gives_every_release_files_of_its_own(tmp_path: Path) -> None
         assert [path for path in files if not path.is_symlink() and path.stat().st_nlink != 1] == []
 
 
+@pytest.mark.parametrize("before", [False, True])
+def test_a_release_that_shares_files_never_lends_or_borrows_special_modes(tmp_path: Path, before: bool) -> None:
+    src, dest = tmp_path / "src", tmp_path / "dest"
+    src.mkdir()
+    (src / "tool").write_text("x" * 100)
+    (src / "tool").chmod(0o4755)
+    copy(src, dest, special=before)
+    one = release_of(dest)
+    (src / "new").write_text("makes it another release")
+    done = copy(src, dest, special=not before)
+    (two,) = [one.parent / name for name in releases(dest) if name != one.name]
+    assert len(done["need"]["want"]) == 1
+    assert (one / "tool").stat().st_mode & 0o7777 == (0o4755 if before else 0o755)
+    assert (two / "tool").stat().st_mode & 0o7777 == (0o755 if before else 0o4755)
+
+
 @pytest.mark.parametrize("kind", ["xfs", "btrfs"])
 def test_where_there_are_reflinks_a_new_release_is_made_of_them(tmp_path: Path, kind: str) -> None:
     src = tmp_path / "src"
