@@ -410,6 +410,8 @@ def test_nothing_is_compressed_where_one_end_has_no_zstd(tmp_path: Path, text: P
     for name, verdict in verdicts(targets).items():
         assert (verdict["msg"], verdict["compress"]) == ("", "none")
         assert verdict["wire_bytes"] > verdict["bytes_sent"]
+        told = [f"{without}: there is no zstd, so content goes uncompressed; install libzstd"]
+        assert verdict["notices"] == (told if without in ("source", name) else [])
         assert content(release_of(tmp_path, name)) == content(text)
 
 
