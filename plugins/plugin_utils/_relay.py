@@ -468,7 +468,7 @@ class Relay:
         compress = request.compress if able else "none"
         for target in targets:
             target.verdict.compress = compress
-            if request.compress == "zstd" and not able:
+            if request.compress == "zstd" and not (tree["codec"] and target.codec):
                 lacking = request.source if not tree["codec"] else target.verdict.host
                 target.verdict.notices.append(
                     f"{lacking}: there is no zstd, so content goes uncompressed; install libzstd"

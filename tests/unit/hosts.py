@@ -54,9 +54,9 @@ def altered(code: str) -> str:
     """The real agent with some lines that run in it before it serves."""
     names = "codec, direct, progress, receiver, sender, source, staging, target"
     lines = f"import time\nfrom {PACKAGE} import _releases\nfrom {PACKAGE}._stream import {names}\n{code}\nagent.main("
-    load = "exec(i.read(int(i.readline())))"
+    load = "exec(i.read(int(i.readline()or 0)))"
     assert load in BOOTSTRAP
-    return BOOTSTRAP.replace(load, f"exec(i.read(int(i.readline())).replace(b'agent.main(', {lines.encode()!r}))")
+    return BOOTSTRAP.replace(load, f"exec(i.read(int(i.readline()or 0)).replace(b'agent.main(', {lines.encode()!r}))")
 
 
 def below(root: Path, code: str = "") -> str:

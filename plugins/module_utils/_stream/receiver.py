@@ -207,7 +207,9 @@ class Receiver:
                 if kind == BLOCK:
                     self._take(*self._unpack(payload))
                     continue
-                message = parse_message((kind, payload), "group", "end")
+                message = parse_message((kind, payload), "group", "wait", "end")
+                if message["op"] == "wait":
+                    continue
                 if self._coming or self._large:
                     raise PeerError("the source stopped in the middle of a file")
                 if message["op"] == "end":

@@ -9,6 +9,7 @@ import collections
 import contextlib
 import os
 import threading
+import time
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Deque, Dict, Iterator, List, Tuple, Union
@@ -39,6 +40,7 @@ if TYPE_CHECKING:
 
 RELAY = 0  # the sink that is the relay's own connection
 CONNECT_S = 10.0
+KEEP_ALIVE_S = 5.0
 MAX_WORKERS = 8
 NOTHING = bytes(BLOCK_SIZE)
 
@@ -59,25 +61,37 @@ class _Direct:
         self.stripes = stripes
         self.problem = ""
         self._ended = False
+        self._told = time.monotonic()
         self._outlet = Outlet()
         self._thread = threading.Thread(target=self._drain, daemon=True)
 
     def put(self, kind: int, payload: Buffer, alone: bool) -> None:
         if self.problem:
             return
+        self._told = time.monotonic()
         if not alone or self._thread.ident:  # once there is a queue, all go through it, since their order counts
             if not self._thread.ident:
                 self._thread.start()
             self._outlet.put((kind, payload))
             return
         try:
-            self.stripes.send_frame(kind, payload)
+            self._give(kind, payload)
         except (OSError, PeerError) as error:
             self.problem = str(error)
 
+    def keep_alive(self, alone: bool) -> None:
+        """Let a target know now and then, while only others are sent to, that its turn will come."""
+        if time.monotonic() - self._told >= KEEP_ALIVE_S:
+            self.put(*message_frame("wait"), alone)
+
+    def _give(self, kind: int, payload: Buffer) -> None:
+        self.stripes.send_frame(kind, payload)
+        if kind != BLOCK:
+            self.stripes.flush()
+
     def _drain(self) -> None:
         try:
-            self._outlet.drain(self.stripes.send_frame)
+            self._outlet.drain(self._give)
         except (OSError, PeerError) as error:
             self.problem = str(error)
 
@@ -136,6 +150,9 @@ class Sinks:
                 self.channel.send_frame(kind, payload)
             elif number in self._direct:
                 self._direct[number].put(kind, payload, alone)
+        for number, sink in self._direct.items():
+            if number not in sinks:
+                sink.keep_alive(alone)
 
     def any_left(self, sinks: List[int]) -> bool:
         return any(number == RELAY or not self._direct[number].problem for number in sinks)
