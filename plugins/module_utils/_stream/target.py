@@ -48,8 +48,8 @@ from ansible_collections.ddtree.fleet.plugins.module_utils._tree import (
 )
 
 if TYPE_CHECKING:
-    from ansible_collections.ddtree.fleet.plugins.module_utils._stream.direct import Stripes
     from ansible_collections.ddtree.fleet.plugins.module_utils._stream.relocation import Move, Relocated
+    from ansible_collections.ddtree.fleet.plugins.module_utils._stream.stripes import Receiving
 
 DRIFT_SHOWN = 5
 CHANGES_SHOWN = 50
@@ -351,28 +351,26 @@ class _Listening:
     """A source's own connection being waited for, while the relay tells the source about it."""
 
     def __init__(self, message: Message) -> None:
-        from ansible_collections.ddtree.fleet.plugins.module_utils._stream import direct  # large, and seldom needed
+        from ansible_collections.ddtree.fleet.plugins.module_utils._stream import addresses, handshake  # seldom needed
 
-        self._problem_types = (OSError, PeerError, direct.DirectError)
-        self.addresses = direct.addresses()
+        self.addresses = addresses.addresses()
         own = (message["certificate"], message["key"])
         low, high = message["ports"]
-        self._listener = direct.Listener((low, high), own, message["peer"], message["streams"])
+        self._listener = handshake.Listener((low, high), own, message["peer"], message["streams"])
         self.port = self._listener.port
         self._idle = message["idle"]
-        self._peer: Optional[Stripes] = None
+        self._peer: Optional[Receiving] = None
         self._problem = "nobody connected"
         self._thread = threading.Thread(target=self._accept, daemon=True)
         self._thread.start()
 
     def _accept(self) -> None:
         try:
-            self._peer = self._listener.accept(LISTEN_S)
-            self._peer.idle = self._idle
-        except self._problem_types as error:
+            self._peer = self._listener.accept(LISTEN_S, self._idle)
+        except (OSError, PeerError) as error:
             self._problem = str(error)
 
-    def peer(self) -> Stripes:
+    def peer(self) -> Receiving:
         self._thread.join(LISTEN_S)
         if self._peer is None:
             raise PeerError(f"the source did not connect: {self._problem}")
@@ -381,8 +379,7 @@ class _Listening:
     def close(self) -> None:
         self._listener.close()
         if self._peer:
-            with contextlib.suppress(OSError, PeerError):
-                self._peer.close(abort=True)
+            self._peer.close()
 
 
 def serve(channel: Channel, request: Message) -> None:
