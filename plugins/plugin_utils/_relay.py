@@ -216,6 +216,7 @@ class Target:
             "addresses": [[address, answer["port"]] for address in addresses],
             "peer": own.certificate,
             "streams": streams,
+            "problem": answer["problem"],
         }
 
     def take_files(self) -> None:
@@ -426,15 +427,19 @@ class Relay:
         if request.path == "relay" or (request.path == "auto" and most < DIRECT_FROM):
             return
         own, peers = make_pair("source"), []
+        failed: dict[str, str] = {}
         streams = request.streams or max(1, min(MAX_STREAMS, tree["processors"] // 4))
         for number, target in enumerate(targets, RELAY + 1):
             with target.judged():
                 peer = target.listen(request, own.certificate, streams)
                 if target.endpoint.connection == source.connection:
                     peer["addresses"].append(["127.0.0.1", peer["port"]])
-                peers.append({**peer, "sink": number, "certificate": own.certificate, "key": own.key})
                 target.sink = number
-        failed = leg.ask("connect", "connected", peers=peers, idle=request.idle)["failed"]
+                if peer["problem"]:
+                    failed[str(number)] = peer["problem"]
+                    continue
+                peers.append({**peer, "sink": number, "certificate": own.certificate, "key": own.key})
+        failed.update(leg.ask("connect", "connected", peers=peers, idle=request.idle)["failed"])
         for target in targets:
             why = failed.get(str(target.sink))
             if why is None:

@@ -17,10 +17,9 @@ import queue
 import socket
 import struct
 import sys
-import tempfile
 import threading
 import time
-from typing import Any, Callable, Dict, Iterable, Iterator, List, NamedTuple, Optional, Sequence, Tuple, Union
+from typing import Any, Callable, Dict, Iterator, List, NamedTuple, Optional, Sequence, Tuple, Union
 
 from ansible_collections.ddtree.fleet.plugins.module_utils._stream.wire import PeerError
 
@@ -28,7 +27,7 @@ try:
     import ssl
 except ImportError as error:
     raise PeerError(
-        f"{sys.executable} has no ssl module, which the direct path needs; use path relay, or another Python there"
+        f"the Python of {socket.gethostname()}, {sys.executable}, has no ssl module, which the direct path needs"
     ) from error
 
 from ansible_collections.ddtree.fleet.plugins.module_utils._stream.stripes import Receiving, Sending, is_end
@@ -45,15 +44,11 @@ Address = Tuple[str, int]
 Outcome = Tuple[Address, ssl.SSLSocket, Union[int, Exception]]
 
 
-class DirectError(PeerError):
-    """No direct connection came about; the message is for people."""
-
-
 class Listener:
     """The end that waits for the other one, on all addresses of this host, for one stream.
 
     ``ports`` is a range with both ends in it, (0, 0) for any port; ``own`` is certificate and key, PEM; ``streams`` is the
-    number of connections. Raises DirectError when no port of the range is free.
+    number of connections. Raises PeerError when no port of the range is free.
     """
 
     def __init__(self, ports: Tuple[int, int], own: Tuple[str, str], peer_certificate: str, streams: int) -> None:
@@ -67,32 +62,35 @@ class Listener:
     def accept(self, timeout: float, idle: float) -> Receiving:
         """Wait ``timeout`` seconds for all connections of the one peer; anybody else is refused and delays nothing.
 
-        Nobody can connect afterwards. ``idle``: see ``Receiving``. Raises DirectError when the time is up.
+        Nobody can connect afterwards. ``idle``: see ``Receiving``. Raises PeerError when the time is up.
         """
         deadline = time.monotonic() + timeout
         found: Dict[int, ssl.SSLSocket] = {}
         refused = ""
-        with contextlib.ExitStack() as stack:
-            stack.callback(_close_all, found.values())
-            attempts = stack.enter_context(_Attempts())
-            taking_in = threading.Thread(target=self._take_in, args=(attempts,), daemon=True)
-            taking_in.start()
-            stack.callback(taking_in.join)
-            stack.callback(self._refuse_all)
+        with contextlib.ExitStack() as connections, _Attempts() as attempts, self._taking_in(attempts):
             while len(found) < self._streams:
                 try:
                     address, tls, outcome = attempts.next(deadline)
                 except queue.Empty:
-                    raise DirectError(self._nobody(timeout, len(found), refused)) from None
+                    raise PeerError(self._nobody(timeout, len(found), refused)) from None
                 if isinstance(outcome, Exception):
                     refused = f"; refused {address[0]}: {_why(outcome)}"
                     continue
                 if outcome in found:  # its first attempt was lost on the way
                     found[outcome].close()
-                found[outcome] = tls
-            connections = [found[number] for number in range(self._streams)]
-            found.clear()
-        return Receiving(connections, idle)
+                found[outcome] = connections.enter_context(tls)
+            connections.pop_all()
+        return Receiving([found[number] for number in range(self._streams)], idle)
+
+    @contextlib.contextmanager
+    def _taking_in(self, attempts: _Attempts) -> Iterator[None]:
+        thread = threading.Thread(target=self._take_in, args=(attempts,), daemon=True)
+        thread.start()
+        try:
+            yield
+        finally:
+            self._refuse_all()
+            thread.join()
 
     def _take_in(self, attempts: _Attempts) -> None:
         while self._open:
@@ -138,19 +136,17 @@ def connect(
 ) -> Sending:
     """Connect to a ``Listener`` that has one of the ``candidates``, address and port; the first that proves to be the peer is taken.
 
-    ``own`` is certificate and key, PEM; ``timeout`` in seconds is for everything; ``idle``: see ``Sending``. Raises DirectError
+    ``own`` is certificate and key, PEM; ``timeout`` in seconds is for everything; ``idle``: see ``Sending``. Raises PeerError
     that names each address and what was wrong there.
     """
     deadline = time.monotonic() + timeout
     context = _context(False, own, peer_certificate)
     call = _Call(context, ssl.PEM_cert_to_DER_cert(peer_certificate), streams, deadline)
-    connections: List[ssl.SSLSocket] = []
     with contextlib.ExitStack() as stack:
-        stack.callback(_close_all, connections)
         address, first = call.first(list(dict.fromkeys(candidates)))
-        connections.append(first)
+        connections = [stack.enter_context(first)]
         for number in range(1, streams):
-            connections.append(call.further(address, number))
+            connections.append(stack.enter_context(call.further(address, number)))
         stack.pop_all()
     return Sending(connections, idle)
 
@@ -186,7 +182,7 @@ class _Call(NamedTuple):
                 except (OSError, ValueError) as error:
                     failures[address] = _why(error)
         tried = "; ".join(f"{host} port {port}: {failures.get((host, port), LATE)}" for host, port in candidates)
-        raise DirectError(f"the other host cannot be reached directly: {tried or 'it has no address'}")
+        raise PeerError(f"the other host cannot be reached directly: {tried or 'it has no address'}")
 
     def further(self, address: Address, number: int) -> ssl.SSLSocket:
         """One more connection to the address that was found."""
@@ -197,7 +193,7 @@ class _Call(NamedTuple):
                 self._introduce(tls, number)
             return tls
         except (OSError, ValueError) as error:
-            raise DirectError(
+            raise PeerError(
                 f"connection {number + 1} of {self.streams} to {address[0]} port {address[1]} failed: {_why(error)}"
             ) from error
 
@@ -226,7 +222,6 @@ class _Attempts:
     """Handshakes side by side, a thread for each. Leaving it as a context manager ends those that are still going on."""
 
     def __init__(self) -> None:
-        self._lock = threading.Lock()
         self._going: Dict[ssl.SSLSocket, threading.Thread] = {}
         self._outcomes: queue.Queue[Outcome] = queue.Queue()
 
@@ -234,9 +229,7 @@ class _Attempts:
         return self
 
     def __exit__(self, *_exception: object) -> None:
-        with self._lock:
-            going = list(self._going.items())
-        for tls, thread in going:
+        for tls, thread in list(self._going.items()):
             _cut(tls)
             thread.join()
         while not self._outcomes.empty():
@@ -244,15 +237,12 @@ class _Attempts:
 
     def begin(self, address: Address, tls: ssl.SSLSocket, shake: Callable[[ssl.SSLSocket], int]) -> None:
         """Begin one; when there are too many, the oldest has to go."""
-        with self._lock:
-            going = list(self._going.items())
+        going = list(self._going.items())
         if len(going) >= MAX_STRANGERS:
             _cut(going[0][0])
             going[0][1].join()
-        thread = threading.Thread(target=self._run, args=(address, tls, shake), daemon=True)
-        with self._lock:
-            self._going[tls] = thread
-            thread.start()
+        self._going[tls] = threading.Thread(target=self._run, args=(address, tls, shake), daemon=True)
+        self._going[tls].start()
 
     def next(self, deadline: float) -> Outcome:
         """What has ended: where, its socket, and what it gave or why it failed. Raises queue.Empty at the time ``deadline``."""
@@ -268,9 +258,8 @@ class _Attempts:
                 outcome = shake(tls)
         except (OSError, ValueError) as error:
             outcome = error
-        with self._lock:
-            del self._going[tls]
-            self._outcomes.put((address, tls, outcome))
+        self._outcomes.put((address, tls, outcome))
+        del self._going[tls]
 
 
 def _context(server: bool, own: Tuple[str, str], peer_certificate: str) -> ssl.SSLContext:
@@ -283,27 +272,23 @@ def _context(server: bool, own: Tuple[str, str], peer_certificate: str) -> ssl.S
         context.num_tickets = 0
     try:
         context.load_verify_locations(cadata=peer_certificate)
-        with _as_file("\n".join(own)) as path:
-            context.load_cert_chain(path)
+        with _pipe(own[0]) as certificate, _pipe(own[1]) as key:
+            context.load_cert_chain(certificate, key)
     except (ssl.SSLError, ValueError) as error:
-        raise DirectError(f"the certificates for the direct path cannot be used here: {_why(error)}") from error
+        raise PeerError(f"the certificates for the direct path cannot be used here: {_why(error)}") from error
     return context
 
 
 @contextlib.contextmanager
-def _as_file(secret: str) -> Iterator[str]:
-    """A path of ``secret``, since the library loads keys from files only: memory, not a file, where the system has that."""
-    with contextlib.ExitStack() as stack:
-        try:
-            fd = os.memfd_create("key")
-            path = f"/proc/self/fd/{fd}"
-            stack.callback(os.close, fd)
-        except (AttributeError, OSError):
-            fd, path = tempfile.mkstemp()
-            stack.callback(os.close, fd)
-            stack.callback(os.unlink, path)
-        os.write(fd, secret.encode("ascii"))
-        yield path
+def _pipe(text: str) -> Iterator[str]:
+    """A path where ``text`` can be read once: the library takes keys from paths only, and no file shall have one."""
+    reading, writing = os.pipe()
+    try:
+        with open(writing, "w", encoding="ascii") as pipe:
+            pipe.write(text)  # fits: a pipe holds 64 KiB
+        yield f"/proc/self/fd/{reading}"
+    finally:
+        os.close(reading)
 
 
 def _why(error: Exception) -> str:
@@ -341,23 +326,16 @@ def _receive_exactly(tls: ssl.SSLSocket, size: int) -> bytes:
 
 
 def _listen(low: int, high: int) -> socket.socket:
-    dual = socket.has_dualstack_ipv6()
+    both = socket.has_dualstack_ipv6()
     taken: Optional[OSError] = None
     for port in range(low, high + 1):
-        listening = socket.socket(socket.AF_INET6 if dual else socket.AF_INET, socket.SOCK_STREAM)
         try:
-            with _closed_on_failure(listening):
-                listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-                if dual:
-                    listening.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 0)
-                listening.bind(("::" if dual else "0.0.0.0", port))
-                listening.listen(128)
+            family = socket.AF_INET6 if both else socket.AF_INET
+            return socket.create_server(("", port), family=family, backlog=128, dualstack_ipv6=both)
         except OSError as error:
             taken = error
-        else:
-            return listening
-    raise DirectError(
-        f"no port of {low}-{high} can be used for the direct path ({_why(taken) if taken else 'the range is empty'}); "
+    raise PeerError(
+        f"no port of {low}-{high} can be used for the direct path ({os.strerror(taken.errno or 0) if taken else 'the range is empty'}); "
         "free one or name another range"
     )
 
@@ -369,11 +347,6 @@ def _closed_on_failure(sock: socket.socket) -> Iterator[None]:
     except BaseException:
         sock.close()
         raise
-
-
-def _close_all(connections: Iterable[ssl.SSLSocket]) -> None:
-    for tls in connections:
-        tls.close()
 
 
 def _cut(sock: socket.socket) -> None:

@@ -13,14 +13,14 @@ from __future__ import annotations
 
 import collections
 import contextlib
-import queue
 import select
 import socket
 import ssl
 import struct
 import threading
 import time
-from typing import Callable, Deque, List, Optional, Sequence, Union
+from concurrent.futures import Future, ThreadPoolExecutor
+from typing import Callable, Deque, List, Sequence, TypeVar
 
 from ansible_collections.ddtree.fleet.plugins.module_utils._stream.wire import (
     HEADER,
@@ -43,6 +43,8 @@ CLOSED = "the stream was closed at this end"
 CORRUPT = "the stream is corrupt: something else than the agent writes to this connection"
 CHANGED = "what arrived is not what was sent: something between the two hosts changes the bytes"
 
+T = TypeVar("T")
+
 
 class Sending:
     """The end that sends. ``sent`` counts bytes of frames.
@@ -54,10 +56,9 @@ class Sending:
         self.sent = 0
         watch = _Watch(idle)
         self._connections = [_Connection(tls, watch) for tls in connections]
-        self._failures: List[BaseException] = []
-        self._writers = [_Writer(one, self._failures) for one in self._connections] if len(connections) > 1 else []
         self._block = bytearray(LENGTH.size)
         self._blocks = 0
+        self._going: Deque[Future[None]] = collections.deque()
         self._closed = False
 
     def send_frame(self, kind: int, payload: Buffer) -> None:
@@ -75,14 +76,13 @@ class Sending:
         """Hand everything to the network."""
         if len(self._block) > LENGTH.size:
             self._send_block(memoryview(b""))
-        for writer in self._writers:
-            writer.blocks.join()
-        self._check()
+        self._await(0)
 
     def close(self, abort: bool = False) -> None:
-        """Send what is left, tell the other end, and close; with ``abort`` only close, at once, whoever is sending."""
+        """Send what is left, tell the other end, and close; with ``abort`` only close, at once, also while a thread sends."""
         if self._closed:
             return
+        self._closed = True
         try:
             if not abort:
                 self.flush()
@@ -90,32 +90,26 @@ class Sending:
             abort = True
             raise
         finally:
-            self._closed = True
-            self._failures.append(PeerError(CLOSED))
-            if abort:
-                for connection in self._connections:
-                    connection.cut()
-            for writer in self._writers:
-                writer.end()
-            for connection in self._connections:
-                connection.close(orderly=not abort)
+            _close(self._connections, orderly=not abort)
 
     def _send_block(self, rest: memoryview) -> None:
-        self._check()
         block, self._block = self._block, bytearray(LENGTH.size)
         LENGTH.pack_into(block, 0, len(block) - LENGTH.size + len(rest))
-        if self._writers:
-            if not isinstance(rest.obj, bytes):
-                rest = memoryview(bytes(rest))  # it is sent later
-            self._writers[self._blocks % len(self._writers)].blocks.put([memoryview(block), rest])
-            self._blocks += 1
-        else:
-            self._connections[0].send(memoryview(block))
-            self._connections[0].send(rest)
+        connection = self._connections[self._blocks % len(self._connections)]
+        self._blocks += 1
+        if len(self._connections) == 1:
+            connection.send_block(block, rest)
+            return
+        if not isinstance(rest.obj, bytes):
+            rest = memoryview(bytes(rest))  # it is sent later
+        self._await(QUEUED_BLOCKS * len(self._connections) - 1)
+        self._going.append(connection.in_thread(connection.send_block, block, rest))
 
-    def _check(self) -> None:
-        if self._failures:
-            raise self._failures[0]
+    def _await(self, most: int) -> None:
+        """Wait until no more than ``most`` blocks are on their way."""
+        while len(self._going) > most:
+            self._going[0].result()  # one that failed stays, so that nothing can follow it
+            self._going.popleft()
 
 
 class Receiving:
@@ -125,9 +119,11 @@ class Receiving:
         self.received = 0
         watch = _Watch(idle)
         self._connections = [_Connection(tls, watch) for tls in connections]
-        self._readers = [_Reader(one) for one in self._connections] if len(connections) > 1 else []
-        self._blocks = 0
         self._frames: Deque[Frame] = collections.deque()
+        self._coming: Deque[Future[List[Frame]]] = collections.deque()
+        if len(connections) > 1:
+            for connection in self._connections * QUEUED_BLOCKS:
+                self._coming.append(connection.in_thread(connection.receive_block))
 
     def receive_frame(self) -> Frame:
         """The next frame, type and payload, in the order in which they were sent.
@@ -142,20 +138,18 @@ class Receiving:
         return kind, payload
 
     def _next_block(self) -> List[Frame]:
-        if not self._readers:
+        if not self._coming:
             return self._connections[0].receive_block()
-        reader = self._readers[self._blocks % len(self._readers)]
-        self._blocks += 1
-        return reader.take()
+        frames = self._coming[0].result()  # one that failed stays, so that nothing can follow it
+        self._coming.popleft()
+        connection = self._connections[0]
+        self._connections.append(self._connections.pop(0))
+        self._coming.append(connection.in_thread(connection.receive_block))
+        return frames
 
     def close(self) -> None:
-        """Close at once, also while another thread receives."""
-        for connection in self._connections:
-            connection.cut()
-        for reader in self._readers:
-            reader.end()
-        for connection in self._connections:
-            connection.close(orderly=False)
+        """Close at once, also while a thread receives."""
+        _close(self._connections, orderly=False)
 
 
 class _Watch:
@@ -177,9 +171,17 @@ class _Connection:
         self._in_use = threading.Lock()
         self._is_cut = False
         self._buffer = memoryview(bytearray(BLOCK))
+        self._thread = ThreadPoolExecutor(1)  # starts with the first work that it is given
 
-    def send(self, data: memoryview) -> None:
-        self._move(self._tls.send, data, "was taken")
+    def in_thread(self, work: Callable[..., T], *given: Buffer) -> Future[T]:
+        try:
+            return self._thread.submit(work, *given)
+        except RuntimeError as error:
+            raise PeerError(CLOSED) from error
+
+    def send_block(self, start: Buffer, rest: memoryview) -> None:
+        self._move(self._tls.send, memoryview(start), "was taken")
+        self._move(self._tls.send, rest, "was taken")
 
     def receive_block(self) -> List[Frame]:
         self._move(self._tls.recv_into, self._buffer[: LENGTH.size], "came")
@@ -192,29 +194,31 @@ class _Connection:
         return _frames(self._buffer[:size])
 
     def _move(self, operation: Callable[[memoryview], int], data: memoryview, verb: str) -> None:
-        """Send or fill all of ``data``; each call of ``operation`` moves one TLS record."""
+        """Send or fill all of ``data``; each call of ``operation`` moves one TLS record. A failure is the connection's end."""
         self._watch.moved = time.monotonic()
-        with self._in_use:
-            while data:
-                if self._is_cut:
-                    raise PeerError(CLOSED)
-                try:
-                    size = operation(data)
-                except ssl.SSLWantWriteError:
-                    self._wait(select.POLLOUT, verb)
-                    continue
-                except ssl.SSLWantReadError:
-                    self._wait(select.POLLIN, verb)
-                    continue
-                except (OSError, ValueError) as error:
-                    raise _peer_error(error) from error
-                if not size:
-                    raise PeerError(ENDED)
-                data = data[size:]
+        try:
+            with self._in_use:
+                while data:
+                    if self._is_cut:
+                        raise PeerError(CLOSED)
+                    try:
+                        size = operation(data)
+                    except (ssl.SSLWantReadError, ssl.SSLWantWriteError) as error:
+                        self._wait(error, verb)
+                        continue
+                    if not size:
+                        raise PeerError(ENDED)
+                    data = data[size:]
+        except (OSError, ValueError) as error:
+            self.cut()
+            raise _peer_error(error) from error
+        except PeerError:
+            self.cut()
+            raise
 
-    def _wait(self, events: int, verb: str) -> None:
+    def _wait(self, error: ssl.SSLError, verb: str) -> None:
         poll = select.poll()
-        poll.register(self._fd, events)
+        poll.register(self._fd, select.POLLIN if isinstance(error, ssl.SSLWantReadError) else select.POLLOUT)
         while True:
             left = self._watch.moved + self._watch.idle - time.monotonic()
             if left <= 0:
@@ -231,6 +235,7 @@ class _Connection:
 
     def close(self, orderly: bool) -> None:
         """Close; ``orderly`` with TLS's own word to the other end, which need not answer."""
+        self._thread.shutdown()
         with self._in_use:
             if orderly:
                 with contextlib.suppress(OSError, ValueError):
@@ -241,64 +246,12 @@ class _Connection:
             self._tls.close()
 
 
-class _Writer(threading.Thread):
-    """Sends the blocks of one connection. After the first failure of any they are passed over, so that nobody waits."""
-
-    def __init__(self, connection: _Connection, failures: List[BaseException]) -> None:
-        super().__init__(daemon=True)
-        self.blocks: queue.Queue[Optional[List[memoryview]]] = queue.Queue(QUEUED_BLOCKS)
-        self._connection = connection
-        self._failures = failures
-        self.start()
-
-    def run(self) -> None:
-        while True:
-            pieces = self.blocks.get()
-            try:
-                if pieces is None:
-                    return
-                for piece in pieces:
-                    if not self._failures:
-                        self._connection.send(piece)
-            except BaseException as error:  # raised by the thread that sends
-                self._failures.append(error)
-            finally:
-                self.blocks.task_done()
-
-    def end(self) -> None:
-        self.blocks.put(None)
-        self.join()
-
-
-class _Reader(threading.Thread):
-    """Receives the blocks of one connection."""
-
-    def __init__(self, connection: _Connection) -> None:
-        super().__init__(daemon=True)
-        self._blocks: queue.Queue[Union[List[Frame], BaseException]] = queue.Queue(QUEUED_BLOCKS)
-        self._connection = connection
-        self.start()
-
-    def run(self) -> None:
-        try:
-            while True:
-                self._blocks.put(self._connection.receive_block())
-        except BaseException as error:  # raised by the thread that receives
-            self._blocks.put(error)
-
-    def take(self) -> List[Frame]:
-        found = self._blocks.get()
-        if isinstance(found, BaseException):
-            self._blocks.put(found)  # for whoever asks again
-            raise found
-        return found
-
-    def end(self) -> None:
-        """Wait for the thread, whose connection was cut; whoever waits for a block gets an error."""
-        while self.is_alive() or not self._blocks.empty():
-            with contextlib.suppress(queue.Empty):
-                self._blocks.get(timeout=0.01)  # it may be waiting for room
-        self._blocks.put(PeerError(CLOSED))
+def _close(connections: Sequence[_Connection], orderly: bool) -> None:
+    if not orderly:
+        for connection in connections:
+            connection.cut()
+    for connection in connections:
+        connection.close(orderly)
 
 
 def _peer_error(error: Exception) -> PeerError:

@@ -414,8 +414,11 @@ def _converse(channel: Channel, target: Target) -> None:
                 request = message
                 channel.send("need", **target.prepare(request))
             elif message["op"] == "listen":
-                listening = _Listening(message)
-                channel.send("listening", port=listening.port, addresses=listening.addresses)
+                try:
+                    listening = _Listening(message)
+                    channel.send("listening", port=listening.port, addresses=listening.addresses, problem="")
+                except (OSError, PeerError) as error:
+                    channel.send("listening", port=0, addresses=[], problem=str(error))
             elif message["op"] == "build":
                 target.build()
                 channel.send("built")

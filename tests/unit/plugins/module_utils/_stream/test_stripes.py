@@ -102,7 +102,9 @@ def test_a_buffer_may_be_used_again_after_it_was_sent(streams: int) -> None:
 def test_one_connection_needs_no_thread_and_several_need_one_each() -> None:
     before = threading.active_count()
     for streams, threads in ((1, 0), (3, 2 * 3)):
-        with stream(streams):
+        with stream(streams) as (sending, _receiving):
+            for _number in range(streams):
+                sending.send_frame(DATA, bytes(BLOCK))
             assert threading.active_count() - before == threads
     assert threading.active_count() == before
 
