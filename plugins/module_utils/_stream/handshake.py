@@ -334,10 +334,8 @@ def _listen(low: int, high: int) -> socket.socket:
             return socket.create_server(("", port), family=family, backlog=128, dualstack_ipv6=both)
         except OSError as error:
             taken = error
-    raise PeerError(
-        f"no port of {low}-{high} can be used for the direct path ({os.strerror(taken.errno or 0) if taken else 'the range is empty'}); "
-        "free one or name another range"
-    )
+    why = os.strerror(taken.errno or 0) if taken else "the range is empty"
+    raise PeerError(f"no port of {low}-{high} can be used for the direct path ({why}); free one or name another range")
 
 
 @contextlib.contextmanager

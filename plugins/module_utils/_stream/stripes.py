@@ -121,9 +121,7 @@ class Receiving:
         self._connections = [_Connection(tls, watch) for tls in connections]
         self._frames: Deque[Frame] = collections.deque()
         self._coming: Deque[Future[List[Frame]]] = collections.deque()
-        if len(connections) > 1:
-            for connection in self._connections * QUEUED_BLOCKS:
-                self._coming.append(connection.in_thread(connection.receive_block))
+        self._blocks = 0
 
     def receive_frame(self) -> Frame:
         """The next frame, type and payload, in the order in which they were sent.
@@ -138,13 +136,17 @@ class Receiving:
         return kind, payload
 
     def _next_block(self) -> List[Frame]:
-        if not self._coming:
+        count = len(self._connections)
+        if count == 1:
             return self._connections[0].receive_block()
+        while (
+            len(self._coming) < QUEUED_BLOCKS * count
+        ):  # not before the first is wanted, from when on idle time counts
+            connection = self._connections[self._blocks % count]
+            self._coming.append(connection.in_thread(connection.receive_block))
+            self._blocks += 1
         frames = self._coming[0].result()  # one that failed stays, so that nothing can follow it
         self._coming.popleft()
-        connection = self._connections[0]
-        self._connections.append(self._connections.pop(0))
-        self._coming.append(connection.in_thread(connection.receive_block))
         return frames
 
     def close(self) -> None:
@@ -207,14 +209,11 @@ class _Connection:
                         self._wait(error, verb)
                         continue
                     if not size:
-                        raise PeerError(ENDED)
+                        raise ssl.SSLZeroReturnError
                     data = data[size:]
         except (OSError, ValueError) as error:
             self.cut()
             raise _peer_error(error) from error
-        except PeerError:
-            self.cut()
-            raise
 
     def _wait(self, error: ssl.SSLError, verb: str) -> None:
         poll = select.poll()
@@ -222,6 +221,7 @@ class _Connection:
         while True:
             left = self._watch.moved + self._watch.idle - time.monotonic()
             if left <= 0:
+                self.cut()
                 raise PeerError(f"nothing {verb} for {self._watch.idle:.0f} s; the host or the network hangs")
             if poll.poll(left * 1000):
                 self._watch.moved = time.monotonic()

@@ -8,6 +8,8 @@ import datetime
 import os
 import socket
 import ssl
+import subprocess
+import sys
 import tempfile
 import time
 from concurrent.futures import ThreadPoolExecutor
@@ -36,6 +38,8 @@ from cryptography import x509
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
+
+COLLECTIONS = Path(__file__).resolve().parents[5] / ".collections"
 
 
 def answer_to_hello(port: int, **how: Any) -> bytes:
@@ -265,3 +269,14 @@ def test_no_key_is_left_in_any_file(tmp_path: Path, monkeypatch: pytest.MonkeyPa
             name for name in open_files().values() if name.startswith("pipe:") and name not in before.values()
         ] == []
     assert open_files() == before
+
+
+def test_a_python_without_tls_says_so_in_one_sentence() -> None:
+    program = (
+        f"import sys; sys.path.insert(0, {str(COLLECTIONS)!r}); sys.modules['ssl'] = None\n"
+        "from ansible_collections.ddtree.fleet.plugins.module_utils._stream import agent, wire\n"
+        "try:\n from ansible_collections.ddtree.fleet.plugins.module_utils._stream import handshake\n"
+        "except wire.PeerError as error: print(error)"
+    )
+    said = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True).stdout
+    assert said.endswith(f"{sys.executable}, has no ssl module, which the direct path needs\n")

@@ -102,9 +102,10 @@ def test_a_buffer_may_be_used_again_after_it_was_sent(streams: int) -> None:
 def test_one_connection_needs_no_thread_and_several_need_one_each() -> None:
     before = threading.active_count()
     for streams, threads in ((1, 0), (3, 2 * 3)):
-        with stream(streams) as (sending, _receiving):
+        with stream(streams) as (sending, receiving):
             for _number in range(streams):
                 sending.send_frame(DATA, bytes(BLOCK))
+                receiving.receive_frame()
             assert threading.active_count() - before == threads
     assert threading.active_count() == before
 
@@ -268,6 +269,13 @@ def test_a_peer_that_gives_nothing_is_given_up(streams: int) -> None:
         assert receiving.receive_frame() == (DATA, b"x" * BLOCK)
         with pytest.raises(PeerError, match="nothing came for 1 s; the host or the network hangs"):
             receiving.receive_frame()
+
+
+def test_idle_time_does_not_count_before_the_first_frame_is_wanted() -> None:
+    with stream(3, idle=1) as (sending, receiving):
+        time.sleep(1.2)
+        with in_thread(lambda: (sending.send_frame(DATA, b"late"), sending.flush())):
+            assert receiving.receive_frame() == (DATA, b"late")
 
 
 def test_a_slow_peer_is_not_given_up_while_anything_comes_over_any_connection() -> None:
