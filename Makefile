@@ -19,7 +19,7 @@ demo: input ## Deploy a real environment to local test hosts with deploy-ddtree.
 	@$(RUN) tests/demo.sh
 
 .PHONY: test
-test: input ## Every check: lint, sanity, unit tests, molecule scenarios
+test: input ## Every check: lint, sanity, unit tests, engine faults, molecule scenarios
 	@$(RUN) $(BIN)/python tests/run.py full
 
 .PHONY: test-fast
@@ -27,11 +27,11 @@ test-fast: setup ## Lint and unit tests only
 	@$(RUN) $(BIN)/python tests/run.py fast
 
 .PHONY: test-long
-test-long: input ## Everything in `test`, and the benchmarks
+test-long: input ## Everything in `test`, 900 more engine faults, and the benchmarks
 	@$(RUN) $(BIN)/python tests/run.py long
 
 .PHONY: bench
-bench: input ## Benchmarks side by side with the peers; JSON in build/bench
+bench: setup ## Transfers side by side with the peers, an hour; JSON in build/bench
 	@$(RUN) $(BIN)/python tests/bench/transfer.py
 
 .PHONY: lint
@@ -63,5 +63,5 @@ lock: setup ## Renew requirements-dev.lock from pyproject.toml
 
 .PHONY: clean
 clean: ## Stop the test hosts and delete everything that was built
-	@if [ -x $(BIN)/python ]; then $(FLEET) down --state $(STATE); fi
+	@if [ -x $(BIN)/python ]; then $(FLEET) down --state $(STATE); $(FLEET) down --state $(CACHE)/fleet/bench-state; fi
 	rm -rf build .cache .mypy_cache .pytest_cache .ruff_cache .ansible

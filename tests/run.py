@@ -6,7 +6,7 @@
 usage: run.py lint|fast|full|long
 
 Every step runs, also after one has failed. Its output goes to build/test/<step>.log; the end of it is shown when the step fails.
-Pytest's tests count one by one, everything else counts by step.
+Tests of pytest and faults count one by one, everything else counts by step.
 """
 
 from __future__ import annotations
@@ -23,37 +23,45 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parent.parent
 LOGS = ROOT / "build" / "test"
 SHOWN_LINES = 80
-PYTEST_COUNTS = re.compile(r"(\d+) (passed|failed|error|skipped)")
+COUNTS = re.compile(r"(\d+) (passed|failed|error|skipped)")
 MAX_SERVER_STARTS = 12  # of a real SGLang, which takes 20 s of both processors
 STARTS = Path(os.environ.get("DDTREE_CACHE", "")) / "server-starts"
+TYPED_TESTS = ("tests/bench", "tests/faults", "tests/fleet", "tests/input", "tests/replay", "tests/run.py")
+FAULTS = (sys.executable, "tests/faults/faults.py")
 MOLECULE = ("adopt", "deploy", "faults", "refuse", "rollback", "stream")
 
 
 @dataclass(frozen=True)
 class Step:
-    """One command; ``limit`` in seconds."""
+    """One command; ``limit`` in seconds. ``counts``: its last line says how many checks it made, as pytest's does."""
 
     name: str
     command: Sequence[str]
     limit: int = 900
+    counts: bool = False
 
 
 LINT = (
     Step("ruff", ["ruff", "check", "."]),
     Step("ruff-format", ["ruff", "format", "--check", "."]),
     Step("mypy", ["env", "MYPYPATH=.collections", "mypy", "-p", "ansible_collections.ddtree.fleet.plugins"]),
-    Step("mypy-tests", ["mypy", "tests/fleet", "tests/input", "tests/replay", "tests/run.py"]),
+    Step("mypy-tests", ["env", "MYPYPATH=.collections:tests/faults", "mypy", *TYPED_TESTS]),
     Step("yamllint", ["yamllint", "--strict", "."]),
     Step("ansible-lint", ["ansible-lint", "--offline", "--profile", "production", "--strict"]),
 )
-FAST = (*LINT, Step("unit", [sys.executable, "-m", "pytest", "-q", "tests/unit", "tests/input"]))
+FAST = (*LINT, Step("unit", [sys.executable, "-m", "pytest", "-q", "tests/unit", "tests/input"], counts=True))
 FULL = (
     *FAST,
     Step("sanity", [sys.executable, "tests/sanity/sanity.py"], 1200),
-    Step("integration", [sys.executable, "-m", "pytest", "-q", "tests/integration"]),
+    Step("integration", [sys.executable, "-m", "pytest", "-q", "tests/integration"], counts=True),
+    Step("faults", [*FAULTS, "--count", "100"], counts=True),
     *(Step(f"molecule-{name}", ["tests/molecule.sh", name], 1500) for name in MOLECULE),
 )
-LONG = (*FULL, Step("bench", [sys.executable, "tests/bench/transfer.py"], 3600))
+LONG = (
+    *FULL,
+    Step("faults-long", [*FAULTS, "--count", "900", "--seed", "101"], 3600, counts=True),
+    Step("bench", [sys.executable, "tests/bench/transfer.py"], 7200),
+)
 TIERS = {"lint": LINT, "fast": FAST, "full": FULL, "long": LONG}
 
 
@@ -76,7 +84,7 @@ def run(step: Step) -> tuple[int, int]:
             output.write(f"\nended after {step.limit} s\n".encode())
             status = 124
     text = log.read_text(encoding="utf-8", errors="replace")
-    passed, failed = counts(text) if "pytest" in step.command else (int(status == 0), int(status != 0))
+    passed, failed = counts(text) if step.counts else (int(status == 0), int(status != 0))
     if status and not failed:
         failed = 1
     print(f"{'ok  ' if not failed else 'FAIL'} {step.name:20} {time.monotonic() - started:7.1f} s", flush=True)
@@ -86,8 +94,8 @@ def run(step: Step) -> tuple[int, int]:
 
 
 def counts(text: str) -> tuple[int, int]:
-    """Passed and failed tests by pytest's own last line."""
-    found = {word: int(number) for number, word in PYTEST_COUNTS.findall(text.strip().rsplit("\n", 1)[-1])}
+    """Passed and failed checks by a step's own last line."""
+    found = {word: int(number) for number, word in COUNTS.findall(text.strip().rsplit("\n", 1)[-1])}
     return found.get("passed", 0), found.get("failed", 0) + found.get("error", 0)
 
 

@@ -18,6 +18,7 @@ from typing import Any, Dict, Iterator
 
 BOOT_ID = "/proc/sys/kernel/random/boot_id"
 DEFAULT_MINUTES = 60
+RECORD_BYTES = 1024
 
 
 class LeaseError(Exception):
@@ -43,9 +44,19 @@ class Lease:
             )
 
     def acquire(
-        self, run: str, who: str, minutes: int = DEFAULT_MINUTES, take_over: bool = False, instead_of: str = ""
+        self,
+        run: str,
+        who: str,
+        minutes: int = DEFAULT_MINUTES,
+        take_over: bool = False,
+        instead_of: str = "",
+        holder: str = "",
     ) -> bool:
-        """Take or renew the lease for ``run``, from a dead run ``instead_of`` too. Gives whether ``run`` did not hold it before."""
+        """Take or renew the lease for ``run``, from a dead run ``instead_of`` too. Gives whether it is now ``run``'s to give back.
+
+        ``holder`` names one process that holds it for as long as it lives: a later one of the same run takes it on, and it does not
+        touch a lease that the run holds beyond its processes.
+        """
         with self._locked() as fd:
             held = self._read(fd)
             self._refuse(held, run, take_over, instead_of)
@@ -57,18 +68,29 @@ class Lease:
                 "since": held["since"] if ours else now,
                 "until": max(now + 60 * minutes, held["until"] if ours else 0),
                 "boot": _boot_id(),
+                "holder": holder if not ours or (holder and held.get("holder")) else held.get("holder", ""),
             }
-            os.ftruncate(fd, 0)
-            os.pwrite(fd, json.dumps(lease).encode(), 0)
-            return not ours
+            self._write(fd, lease, bool(held))
+            return not ours or bool(holder and lease["holder"])
 
-    def release(self, run: str) -> bool:
-        """Give the lease back. Gives whether ``run`` held it."""
+    def _write(self, fd: int, lease: Dict[str, Any], held: bool) -> None:
+        """Write over what is there, and never to less than the file has, so that a full disk cannot lose a lease that is held."""
+        data = json.dumps(lease).encode().ljust(RECORD_BYTES)
+        try:
+            os.pwrite(fd, data, 0)
+            os.ftruncate(fd, len(data))
+        except OSError as error:
+            if not held:
+                os.unlink(self.path)
+            raise LeaseError(f"{self.path} cannot be written: {error.strerror}; make room there") from error
+
+    def release(self, run: str, holder: str = "") -> bool:
+        """Give the lease back, unless another process of the run than ``holder`` has taken it on. Gives whether ``run`` held it."""
         if not os.path.exists(self.path):
             return False
         with self._locked() as fd:
             held = self._read(fd)
-            if held and held["run"] != run:
+            if held and (held["run"] != run or held.get("holder", "") not in ("", holder)):
                 return False
             os.unlink(self.path)
             return bool(held)

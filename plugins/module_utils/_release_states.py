@@ -188,12 +188,13 @@ def _pruned(store: Store, request: Request, release: str) -> Dict[str, Any]:
     if request.keep < 0:
         raise ReleaseError(f"keep must be 0 or more, not {request.keep}")
     doomed = store.prunable(request.keep)
+    unused = store.unused_interpreters(without=doomed)
     if not request.check:
         for name in doomed:
             store.remove(name, request.actor)
-        for name in store.unused_interpreters():
+        for name in unused:
             store.interpreters().remove(name, request.actor)
-    return {"changed": bool(doomed), "removed": doomed}
+    return {"changed": bool(doomed or unused), "removed": doomed}
 
 
 def _locked(store: Store, request: Request, release: str) -> Dict[str, Any]:

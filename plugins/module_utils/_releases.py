@@ -27,7 +27,7 @@ import re
 import shutil
 import stat
 import time
-from typing import Any, Dict, List, NamedTuple, Optional
+from typing import Any, Dict, List, NamedTuple, Optional, Sequence
 
 RELEASE_ID = re.compile(r"[0-9a-f]{16}\Z")
 ID_LENGTH = 16
@@ -282,9 +282,9 @@ class Store:
             remove_link(os.path.join(self.meta, name))
         shutil.rmtree(os.path.join(self.meta, release + ".unit"), ignore_errors=True)
 
-    def unused_interpreters(self) -> List[str]:
-        """Ids of the shipped interpreters that no release uses."""
-        used = {self.describe(name).get("interpreter") for name in self.releases()}
+    def unused_interpreters(self, without: Sequence[str] = ()) -> List[str]:
+        """Ids of the shipped interpreters that no release uses, or would use ``without`` some of them."""
+        used = {self.describe(name).get("interpreter") for name in self.releases() if name not in without}
         return [name for name in self.interpreters().releases() if name not in used]
 
     def prunable(self, keep: int) -> List[str]:

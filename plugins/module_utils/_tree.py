@@ -97,7 +97,12 @@ def scan(
                     path = os.path.join(directory, item.name)
                     if excluded and excluded.match(path):
                         continue
-                    st = item.stat(follow_symlinks=False)
+                    try:
+                        st = item.stat(follow_symlinks=False)
+                    except FileNotFoundError:
+                        if strict:
+                            raise
+                        continue
                     if not strict and not (stat.S_ISREG(st.st_mode) or stat.S_ISDIR(st.st_mode)):
                         continue
                     entry = _entry(path, item.path, st)
@@ -132,7 +137,8 @@ def open_scanned(root: bytes, entry: Entry) -> Iterator[int]:
     """A descriptor of a scanned file; raises TreeError when it is no longer the file that was scanned, before or after."""
     full = os.path.join(root, entry.path)
     try:
-        fd = os.open(full, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
+        # Not waiting, since what was a file when it was scanned may be a FIFO by now.
+        fd = os.open(full, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
     except OSError as error:
         raise TreeError(f"{show(full)}: {error.strerror}") from error
     try:

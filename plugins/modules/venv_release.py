@@ -26,7 +26,7 @@ options:
       - V(inactive) removes the link at O(dest), so that no release is live. Releases stay.
       - V(adopted) makes a directory at O(dest) a release, in one atomic exchange. Anything else at O(dest) is left as it is.
       - V(absent) deletes O(release). The active one and the way back are refused.
-      - V(pruned) deletes all but the active one, the way back and the newest O(keep).
+      - V(pruned) deletes all but the active one, the way back and the newest O(keep), and shipped interpreters that none of those uses.
       - V(locked) takes the lease of O(dest) for O(run_id), V(unlocked) gives it back.
     type: str
     choices: [present, active, inactive, adopted, absent, pruned, locked, unlocked]

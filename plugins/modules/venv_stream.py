@@ -184,6 +184,9 @@ tree:
     source:
       description: The source host.
       type: str
+    digest:
+      description: The same as RV(digest).
+      type: str
     files:
       description: Number of files.
       type: int
@@ -228,10 +231,13 @@ tree:
       description: Seconds that the whole stream took.
       type: float
 targets:
-  description: A verdict for each target, by host.
+  description: A verdict for each target, by host. Without O(targets), what it says of the host of the task stands beside it, too.
   type: dict
   returned: success
   contains:
+    host:
+      description: The target.
+      type: str
     failed:
       description: Whether the release is not on this target.
       type: bool

@@ -42,10 +42,12 @@ MODULES = (
 )
 MIN_PYTHON = (3, 9)
 
-# Runs first, under whatever Python the host has: says so, then reads the loader and the sources. Must parse everywhere.
+# Runs first, under whatever Python the host has: says which, and whether the processor has instructions for AES (where it does
+# not tell, that is taken as yes), then reads the loader and the sources. Must parse everywhere.
 BOOTSTRAP = (
-    "import sys;o=sys.stdout;o.write('%s %%d.%%d\\n'%%sys.version_info[:2]);o.flush();"
-    "i=sys.stdin.buffer;exec(i.read(int(i.readline())))" % MAGIC
+    "import os,sys;o=sys.stdout;c='/proc/cpuinfo';a=not os.access(c,4) or b' aes' in open(c,'rb').read();"
+    "o.write('%s %%d.%%d %%d\\n'%%(sys.version_info[:2]+(a,)));o.flush();"
+    "i=sys.stdin.buffer;exec(i.read(int(i.readline()or 0)))" % MAGIC
 )
 
 # Runs second: makes the sources importable under their own names, frees standard output from stray prints, starts the agent.

@@ -180,8 +180,11 @@ class Leg:
             )
         if self._endpoint.ciphers and lines[-1].split()[2:] == ["0"]:
             return False
-        self._writer.write(bundle())
-        self._writer.flush()
+        try:
+            self._writer.write(bundle())
+            self._writer.flush()
+        except (OSError, PeerError):
+            raise LegError(self._why_ended()) from None
         return True
 
     def _first_lines(self, deadline: float) -> list[str]:

@@ -24,6 +24,7 @@ from ansible_collections.ddtree.fleet.plugins.module_utils._stream.wire import (
     BLOCK,
     PROTOCOL,
     Message,
+    PeerError,
     message_frame,
     parse_message,
     to_runs,
@@ -36,6 +37,7 @@ from ansible_collections.ddtree.fleet.plugins.plugin_utils._leg import Leg, LegE
 RELAY = 0  # the number of the sink that is the source's connection to this process
 DIRECT_FROM = 64 << 20  # bytes; below, setting up a connection between the hosts is not worth it
 MAX_STREAMS = 4
+SPECIAL_SHOWN = 100
 
 
 @dataclass(frozen=True)
@@ -134,6 +136,8 @@ class Target:
             yield
         except LegError as error:
             self.fail(str(error))
+        except (KeyError, TypeError, ValueError) as error:
+            self.fail(f"{self.verdict.host}: the stream is corrupt: an answer lacks or garbles {error}")
 
     def fail(self, why: str) -> None:
         self.verdict.failed = True
@@ -197,7 +201,7 @@ class Target:
             verdict.notices += [f"{verdict.host}: there is no seed {seed}" for seed in need["missing_seeds"]]
 
     def listen(self, request: Request, peer_certificate: str, streams: int) -> dict[str, Any]:
-        """Have the target wait for the source; gives what the source must know to connect. Raises LegError."""
+        """Have the target wait for the source; gives what the source must know to connect, or the ``problem``. Raises LegError."""
         own = make_pair("target")
         answer = self.connected().ask(
             "listen",
@@ -209,6 +213,8 @@ class Target:
             streams=streams,
             idle=request.idle,
         )
+        if answer["problem"]:
+            return {"problem": answer["problem"]}
         named = request.addresses.get(self.verdict.host)
         addresses = [named] if named else answer["addresses"]
         return {
@@ -216,16 +222,14 @@ class Target:
             "addresses": [[address, answer["port"]] for address in addresses],
             "peer": own.certificate,
             "streams": streams,
-            "problem": answer["problem"],
         }
 
     def take_files(self) -> None:
         """Pass the wanted files on as they arrive, and wait for the proof and the commit."""
         with self.judged():
             leg, verdict = self.connected(), self.verdict
-            leg.ask(
-                "build", "built", direct=self.sink != RELAY
-            )  # until then nothing is read there, however long copying takes
+            # Until it has built, nothing is read there, however long copying takes.
+            leg.ask("build", "built", direct=self.sink != RELAY)
             verdict.path = "relay" if self.sink == RELAY else "direct"
             passing = threading.Thread(target=self._pass_on, args=(leg,), daemon=True)
             passing.start()
@@ -246,8 +250,9 @@ class Target:
             leg.tell("bye")
 
     def _pass_on(self, leg: Leg) -> None:
-        with contextlib.suppress(LegError):  # what the target says of it is what counts
-            self._drain(leg)
+        with contextlib.suppress(PeerError, OSError, ValueError):  # the other thread hears what the target says of it
+            self._outlet.drain(leg.channel.send_frame)
+            leg.channel.flush()
 
     def _drain(self, leg: Leg) -> None:
         with leg.named():
@@ -330,7 +335,7 @@ class Relay:
         return {
             **{name: tree[name] for name in kept},
             "shared_inodes": tree["shared"],
-            "special": [path for path, mode in tree["special"]],
+            "special": [path for path, mode in tree["special"][:SPECIAL_SHOWN]],
             "source_seconds": self._sent["seconds"],
             "source_peak_memory": self._sent["peak_memory"],
             "rates": self._sent["rates"],
@@ -427,24 +432,27 @@ class Relay:
         if request.path == "relay" or (request.path == "auto" and most < DIRECT_FROM):
             return
         own, peers = make_pair("source"), []
-        failed: dict[str, str] = {}
+        problems: dict[str, str] = {}
         streams = request.streams or max(1, min(MAX_STREAMS, tree["processors"] // 4))
         for number, target in enumerate(targets, RELAY + 1):
             with target.judged():
                 peer = target.listen(request, own.certificate, streams)
+                if peer.get("problem"):
+                    problems[target.verdict.host] = f"it cannot be connected to directly: {peer['problem']}"
+                    continue
                 if target.endpoint.connection == source.connection:
                     peer["addresses"].append(["127.0.0.1", peer["port"]])
-                target.sink = number
-                if peer["problem"]:
-                    failed[str(number)] = peer["problem"]
-                    continue
                 peers.append({**peer, "sink": number, "certificate": own.certificate, "key": own.key})
-        failed.update(leg.ask("connect", "connected", peers=peers, idle=request.idle)["failed"])
+                target.sink = number
+        # The source must give up a target that hangs before this process gives up the source, which waits for it.
+        failed = leg.ask("connect", "connected", peers=peers, idle=request.idle / 2)["failed"] if peers else {}
         for target in targets:
-            why = failed.get(str(target.sink))
-            if why is None:
+            host = target.verdict.host
+            if str(target.sink) in failed:
+                problems[host] = f"{request.source} cannot connect to it directly: {failed[str(target.sink)]}"
+            if host not in problems:
                 continue
-            why = f"{target.verdict.host}: {request.source} cannot connect to it directly: {why}"
+            why = f"{host}: {problems[host]}"
             if request.path == "direct":
                 target.fail(f"{why}; open the ports to the source, set direct_ports, or use path auto or relay")
             else:
@@ -460,38 +468,53 @@ class Relay:
         compress = request.compress if able else "none"
         for target in targets:
             target.verdict.compress = compress
+            if request.compress == "zstd" and not able:
+                lacking = request.source if not tree["codec"] else target.verdict.host
+                target.verdict.notices.append(
+                    f"{lacking}: there is no zstd, so content goes uncompressed; install libzstd"
+                )
         groups = list(_groups(targets))
         waiting = [pool.submit(target.take_files) for target in targets]
+        for future in waiting:
+            future.add_done_callback(lambda future: self._end_without_targets(leg, targets))
         relayed = [group for group in groups if any(target.sink == RELAY for target in group.targets)]
         self._board.begin(targets)
         with self._feeding(targets):
             asked = [group.message() for group in groups]
-            leg.tell("send", groups=asked, compress=compress, rate=request.rate)
-            taking: Sequence[Target] = ()
-            while True:
-                with leg.named():
-                    kind, payload = leg.channel.receive_frame()
-                    message = parse_message((kind, payload), "group", "sent", "progress") if kind != BLOCK else {}
-                if not any(target.alive for target in targets):  # nobody is left to read the rest for
-                    self._ended = True
-                    leg.kill()
-                    break
-                if kind == BLOCK:
-                    for target in taking:
-                        target.put((kind, payload))
-                elif message["op"] == "progress":
-                    self._board.heard(request.source, message)
-                elif message["op"] == "group":
-                    taking = [target for target in relayed.pop(0).targets if target.sink == RELAY]
-                    for target in taking:
-                        target.put((kind, payload))
-                else:
-                    self._sent = message
-                    break
+            try:
+                leg.tell("send", groups=asked, compress=compress, rate=request.rate)
+                self._sent = self._pass_blocks(leg, relayed)
+            except LegError:
+                if not self._ended:
+                    raise
             for target in targets:
-                target.put(message_frame("end"))
+                if target.sink == RELAY:  # a source tells those that it is connected to itself
+                    target.put(message_frame("end"))
         for future in waiting:
             future.result()
+
+    def _pass_blocks(self, leg: Leg, relayed: list[Group]) -> Message:
+        """Hand the source's groups to the targets that get them through here; gives what the source says at the end."""
+        taking: Sequence[Target] = ()
+        while True:
+            with leg.named():
+                kind, payload = leg.channel.receive_frame()
+                message = parse_message((kind, payload), "group", "sent", "progress") if kind != BLOCK else {}
+            if message.get("op") == "progress":
+                self._board.heard(self._request.source, message)
+                continue
+            if message.get("op") == "sent":
+                return message
+            if message:
+                taking = [target for target in relayed.pop(0).targets if target.sink == RELAY]
+            for target in taking:
+                target.put((kind, payload))
+
+    def _end_without_targets(self, leg: Leg, targets: Sequence[Target]) -> None:
+        """End the source when nobody is left to read the rest for."""
+        if not any(target.alive for target in targets):
+            self._ended = True
+            leg.kill()
 
     @staticmethod
     @contextlib.contextmanager

@@ -9,26 +9,41 @@ import os
 import subprocess
 import sys
 import threading
-import time
 from pathlib import Path
-from typing import Any, BinaryIO, Dict, List, Optional, Sequence, TypeVar, Union, cast
+from typing import Any, BinaryIO, Dict, List, Sequence, TypeVar, Union, cast
 
 from ansible_collections.ddtree.fleet.plugins.module_utils._index import index_path
+from ansible_collections.ddtree.fleet.plugins.module_utils._stream.listing import check_rows
 from ansible_collections.ddtree.fleet.plugins.module_utils._stream.wire import (
+    BLOCK,
     MAGIC,
+    PROTOCOL,
     Channel,
     Frame,
     Message,
     PeerError,
     Row,
-    check_rows,
+    message_frame,
     parse_message,
     send_rows,
+    to_runs,
 )
 from ansible_collections.ddtree.fleet.plugins.module_utils._tree import tree_digest
 from ansible_collections.ddtree.fleet.plugins.plugin_utils._bundle import BOOTSTRAP, bundle
 
 PATIENCE_S = 60
+# Runs before the agent on a host that has no zstd in any form.
+WITHOUT_CODEC = """
+import ctypes, shutil, sys
+class CDLL(ctypes.CDLL):
+    def __init__(self, name, *more, **options):
+        if name and "zstd" in name:
+            raise OSError(name)
+        super().__init__(name, *more, **options)
+ctypes.CDLL = CDLL
+shutil.which = lambda *more, **options: None
+sys.modules["compression.zstd"] = sys.modules["zstandard"] = None
+"""
 Place = Union[Path, str]
 AnyAgent = TypeVar("AnyAgent", bound="Agent")
 
@@ -36,9 +51,9 @@ AnyAgent = TypeVar("AnyAgent", bound="Agent")
 class Agent:
     """One agent process. Use as a context manager; one that hangs is killed, which fails the test instead of stopping it."""
 
-    def __init__(self, python: str = sys.executable) -> None:
+    def __init__(self, python: str = sys.executable, before: str = "") -> None:
         self.process = subprocess.Popen(
-            [python, "-c", BOOTSTRAP], stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE
+            [python, "-c", before + BOOTSTRAP], stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE
         )
         assert self.process.stdin and self.process.stdout
         assert self.process.stdout.readline().startswith(MAGIC.encode() + b" ")
@@ -61,6 +76,11 @@ class Agent:
         self.tell(op, **fields)
         return self.answer(*ops)
 
+    def send(self, frames: Sequence[Frame]) -> None:
+        for frame in frames:
+            self.channel.send_frame(*frame)
+        self.channel.flush()
+
     def complaint(self, *passed: str) -> str:
         """The error that the agent ends with; messages ``passed`` before it do not count."""
         try:
@@ -69,10 +89,16 @@ class Agent:
         except PeerError as error:
             return str(error)
 
+    def cut(self) -> str:
+        """Break the connection off; gives what the agent says of it."""
+        assert self.process.stdin
+        self.process.stdin.close()
+        return self.complaint()
+
     def __enter__(self: AnyAgent) -> AnyAgent:
         return self
 
-    def __exit__(self, *_: object) -> None:
+    def __exit__(self, *_exception: object) -> None:
         assert self.process.stdin and self.process.stdout and self.process.stderr
         try:
             self.process.stdin.close()
@@ -89,101 +115,118 @@ class Agent:
 class Source(Agent):
     """An agent that reads a tree."""
 
-    def scan(self, src: Place, exclude: Sequence[str] = (), full: bool = False) -> Message:
-        return self.ask("scan", "tree", src=os.fsdecode(src), exclude=list(exclude), full=full)
+    def scan(
+        self, src: Place, exclude: Sequence[str] = (), full: bool = False, check: bool = False, **more: Any
+    ) -> Message:
+        fields = {"protocol": PROTOCOL, "interpreter": False, "check": check, "full": full, **more}
+        return self.ask("scan", "tree", src=os.fsdecode(src), exclude=list(exclude), **fields)
 
     def frames(self, op: str, last: str, **fields: Any) -> List[Frame]:
-        """What the source answers up to and with its message ``last``."""
+        """What the source answers up to and with its message ``last``; progress is left out."""
         self.tell(op, **fields)
         found: List[Frame] = []
         while True:
-            kind, payload = self.channel.receive_frame()
-            found.append((kind, payload))
-            if kind in (1, 5) and parse_message((kind, payload))["op"] == last:
+            frame = self.channel.receive_frame()
+            name = parse_message(frame)["op"] if frame[0] != BLOCK else ""
+            if name != "progress":
+                found.append(frame)
+            if name == last:
                 return found
+
+    def content(
+        self, want: Sequence[int], partial: Sequence[Any] = (), compress: str = "none", rate: int = 0
+    ) -> List[Frame]:
+        """The frames of one group, without what ends them."""
+        group = {"runs": to_runs(want), "partial": list(partial), "sinks": [0]}
+        return self.frames("send", "sent", groups=[group], compress=compress, rate=rate)[:-1]
 
 
 class Destination(Agent):
     """An agent that receives a tree."""
 
-    def open(
-        self, dest: Place, check: bool = False, full: bool = False, run: str = "run", take_over: bool = False
-    ) -> Message:
-        fields = {"check": check, "full": full, "run": run, "take_over": take_over}
-        return self.ask("open", "opened", dest=os.fsdecode(dest), who="tester", **fields)
+    def open(self, dest: Place, seeds: Sequence[Place] = (), **more: Any) -> Message:
+        fields = {"protocol": PROTOCOL, "interpreter": False, "check": False, "full": False, "link": True, **more}
+        fields = {"run": "run", "who": "tester", "take_over": False, **fields}
+        return self.ask("open", "opened", dest=os.fsdecode(dest), seeds=[os.fsdecode(seed) for seed in seeds], **fields)
 
     def look(self, digest: str, repair: bool = False) -> Message:
         return self.ask("look", "state", digest=digest, repair=repair)
 
-    def prepare(self, digest: str, environment: Optional[Dict[str, Any]] = None, bytecode: bool = True) -> None:
-        self.tell(
-            "prepare", digest=digest, environment=environment or {}, source="src-host", src="/src", bytecode=bytecode
-        )
+    def prepare(self, digest: str, **more: Any) -> None:
+        fields = {"environment": {}, "bytecode": True, "shipped": "", "special": [], "changes": False, **more}
+        self.tell("prepare", digest=digest, source="src-host", src="/src", **fields)
 
-    def send(self, frames: Sequence[Frame]) -> None:
-        for frame in frames:
-            self.channel.send_frame(*frame)
-        self.channel.flush()
+    def build(self) -> None:
+        self.ask("build", "built", direct=False)
 
-    def offer(self, dest: Place, rows: List[Row], digest: str = "") -> Message:
+    def take(self, content: Sequence[Frame]) -> Message:
+        """Build, take content, and commit."""
+        self.build()
+        self.send([*content, message_frame("end")])
+        return self.answer("committed")
+
+    def offer(self, dest: Place, rows: List[Row], digest: str = "", **more: Any) -> Message:
         """Bring a listing of the test's own making as far as ``need``."""
         digest = digest or tree_digest(*check_rows(rows))
         self.open(dest)
         assert not self.look(digest)["present"]
-        self.prepare(digest)
+        self.prepare(digest, **more)
         send_rows(self.channel, "folders", [["", "0" * 64]])
         self.answer("unknown")
         send_rows(self.channel, "entries", rows)
         return self.answer("need")
 
 
-def need(source: Source, target: Destination, tree: Message, repair: bool = False, bytecode: bool = True) -> Message:
+def need(source: Source, target: Destination, tree: Message, repair: bool = False, **more: Any) -> Message:
     """Play the relay from ``look`` to ``need`` for a release that the target lacks."""
     assert not target.look(tree["digest"], repair)["present"]
-    target.prepare(tree["digest"], tree["environment"], bytecode)
+    target.prepare(tree["digest"], environment=tree["environment"], **more)
     target.send(source.frames("folders", "end"))
     unknown = target.answer("unknown")["want"]
     target.send(source.frames("list", "end", want=unknown))
     return target.answer("need")
 
 
-def deliver(source: Source, target: Destination, want: List[int]) -> Message:
-    """Play the relay from ``build`` to the commit."""
-    target.ask("build", "built")
-    target.send(source.frames("send", "sent", want=want))
-    return target.answer("committed")
-
-
-def copy(src: Place, dest: Place, python: str = sys.executable, repair: bool = False) -> Dict[str, Any]:
-    """Stream a tree to a target that lacks it; gives the source's ``tree`` and the target's ``need`` and ``done``."""
+def copy(
+    src: Place,
+    dest: Place,
+    python: str = sys.executable,
+    repair: bool = False,
+    compress: str = "none",
+    special: bool = False,
+    changes: bool = False,
+    **opening: Any,
+) -> Dict[str, Any]:
+    """Stream a tree to a target that lacks it; gives ``tree``, ``opened``, ``need``, ``content`` (its frames) and ``done``."""
     with Source(python) as source, Destination(python) as target:
         tree = source.scan(src)
-        target.open(dest)
-        wanted = need(source, target, tree, repair)
-        done = deliver(source, target, wanted["want"])
-    return {"tree": tree, "need": wanted, "done": done}
+        opened = target.open(dest, **opening)
+        kept = tree["special"] if special else []
+        wanted = need(source, target, tree, repair, special=kept, changes=changes)
+        content = source.content(wanted["want"], wanted["partial"], compress)
+        done = target.take(content)
+    return {"tree": tree, "opened": opened, "need": wanted, "content": content, "done": done}
 
 
-def copy_in_a_hurry(src: Place, dest: Place, python: str = sys.executable, repair: bool = False) -> Dict[str, Any]:
-    """The same without ``done``: ends the target once the release stands, without the two seconds that its index waits for."""
-    with Source(python) as source, Destination(python) as target:
+def interrupt(src: Place, dest: Place, blocks: int, seeds: Sequence[Place] = ()) -> None:
+    """Stream a tree until so many blocks have arrived, then break off."""
+    with Source() as source, Destination() as target:
         tree = source.scan(src)
-        target.open(dest)
-        wanted = need(source, target, tree, repair)
-        deliver_in_a_hurry(source, target, wanted["want"], dest)
-    return {"tree": tree, "need": wanted}
+        target.open(dest, seeds)
+        wanted = need(source, target, tree)
+        target.build()
+        target.send(source.content(wanted["want"], wanted["partial"])[: 1 + blocks])
+        assert "connection ended" in target.cut()
 
 
-def deliver_in_a_hurry(source: Source, target: Destination, want: List[int], dest: Place) -> None:
-    """Play the relay from ``build`` until the release stands, then end the target."""
-    target.ask("build", "built")
-    target.send(source.frames("send", "sent", want=want))
-    staging = f"{os.fsdecode(dest)}.releases/staging"
-    while os.path.exists(staging) and target.process.poll() is None:
-        time.sleep(0.01)
-    if os.path.exists(staging):
-        target.answer("committed")
-    target.process.terminate()
+def content_bytes(frames: Sequence[Frame]) -> int:
+    """How much the blocks among ``frames`` take on the wire."""
+    return sum(len(payload) for kind, payload in frames if kind == BLOCK)
+
+
+def packings(frames: Sequence[Frame]) -> List[int]:
+    """How each block among ``frames`` is packed."""
+    return [payload[0] for kind, payload in frames if kind == BLOCK]
 
 
 def listing(*roots: Path) -> Dict[str, Any]:

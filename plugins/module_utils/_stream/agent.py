@@ -31,6 +31,8 @@ def main(stdin: BinaryIO, stdout: BinaryIO) -> None:
             target.serve(channel, request)
     except (TreeError, ReleaseError, LeaseError, PeerError) as error:
         _report(channel, str(error))
+    except (KeyError, TypeError, ValueError) as error:
+        _report(channel, f"the stream is corrupt: a request lacks or garbles {error}")
     except OSError as error:
         place = f"{show(os.fsencode(error.filename))}: " if error.filename else ""
         _report(channel, f"{place}{error.strerror or error}")

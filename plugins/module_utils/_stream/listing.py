@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from typing import Dict, List, Optional, Sequence, Tuple
+from typing import AbstractSet, Dict, List, Optional, Sequence, Tuple
 
 from ansible_collections.ddtree.fleet.plugins.module_utils._stream.wire import PeerError, Row, decode_path, encode_path
 from ansible_collections.ddtree.fleet.plugins.module_utils._tree import DIRECTORY, FILE, IGNORED_NAME, LINK, Entry
@@ -46,11 +46,15 @@ def entry_row(entry: Entry, hashes: Dict[bytes, str]) -> Row:
 
 
 def check_rows(
-    rows: List[Row], known: Sequence[Entry] = (), hashes: Optional[Dict[bytes, str]] = None
+    rows: List[Row],
+    known: Sequence[Entry] = (),
+    hashes: Optional[Dict[bytes, str]] = None,
+    here: AbstractSet[bytes] = frozenset(),
 ) -> Tuple[List[Entry], Dict[bytes, str]]:
     """The entries of a received listing, sorted and checked: nothing in it can lead a receiver out of the tree it builds.
 
-    ``known`` and ``hashes`` are those that were not sent since this host has them just so.
+    ``known`` and ``hashes`` are those that need not be sent since this host has their directories, ``here``, just so; of these
+    directories rows come all the same when another target asked for them, and are passed over.
     """
     entries = list(known)
     found: Dict[bytes, str] = {} if hashes is None else hashes
@@ -63,6 +67,8 @@ def check_rows(
             entry, sha256 = _checked(path, row[1:])
         except (AttributeError, TypeError, ValueError) as error:
             raise PeerError(f"the source listed {path!r} in a form that is not understood") from error
+        if path.rpartition(b"/")[0] in here:
+            continue
         entries.append(entry)
         if entry.kind == FILE:
             found[path] = sha256

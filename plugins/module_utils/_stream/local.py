@@ -73,6 +73,7 @@ class Local:
         self._progress = Progress(channel, "local")
         self._trees: Dict[str, LocalTree] = {}
         self.index = HashIndex(index_path(os.fsencode(store.root)))
+        self._seed_indexes: List[HashIndex] = []
         self.missing_seeds = [seed for seed, real in zip(seeds, self._seeds) if not os.path.isdir(real)]
 
     def release(self, release: str) -> LocalTree:
@@ -116,8 +117,8 @@ class Local:
         for seed in self._seeds:
             if os.path.isdir(seed):
                 index = HashIndex(index_path(seed))
+                self._seed_indexes.append(index)
                 self._search(found, f"seed {os.fsdecode(seed)}", seed, index, sizes, False)
-                index.save()
         return found
 
     def _add_tree(self, found: Found, tree: LocalTree) -> None:
@@ -160,3 +161,5 @@ class Local:
     def save(self) -> None:
         """Remember what was hashed. Records of files that are in no release any more are dropped when all were looked at."""
         self.index.save(prune=set(self._store.releases()) <= set(self._trees))
+        for index in self._seed_indexes:
+            index.save()

@@ -12,6 +12,7 @@ import os
 from typing import Optional
 
 from ansible_collections.ddtree.fleet.plugins.module_utils._tree import (
+    SPECIAL_BITS,
     Entry,
     TreeError,
     hash_into,
@@ -46,7 +47,9 @@ class Placer:
         """
         path = os.path.join(self._tree, new.path)
         with open_scanned(root, old) as source:
-            if trusted and os.fstat(source).st_ctime_ns != old.ctime_ns and not link:
+            st = os.fstat(source)
+            link = link and not st.st_mode & SPECIAL_BITS  # which an inode has everywhere or nowhere
+            if trusted and st.st_ctime_ns != old.ctime_ns and not link:
                 trusted = False
             fd = self._reflink(source, path) if trusted else None
             how = REFLINKED

@@ -8,7 +8,7 @@ from __future__ import annotations
 import contextlib
 import threading
 import time
-from typing import Iterator
+from typing import Callable, Iterator
 
 from ansible_collections.ddtree.fleet.plugins.module_utils._stream.wire import Channel
 
@@ -39,14 +39,15 @@ class Progress:
         self._channel.send("progress", phase=self._phase, files=self.files, bytes=self.bytes)
 
     @contextlib.contextmanager
-    def heartbeat(self) -> Iterator[None]:
-        """Tell the relay every few seconds during one system call that cannot count, such as a sync."""
+    def heartbeat(self, alive: Callable[[], bool] = lambda: True) -> Iterator[None]:
+        """Tell the relay every few seconds, while ``alive``, during what cannot count, such as a sync or a wait for others."""
         ended = threading.Event()
 
         def beat() -> None:
             while not ended.wait(HEARTBEAT_S):
                 with self._lock:
-                    self._tell()
+                    if alive():
+                        self._tell()
 
         thread = threading.Thread(target=beat, daemon=True)
         thread.start()

@@ -184,13 +184,24 @@ class Receiver:
         self._turn = 0
         self._coming: Deque[Tuple[int, int]] = collections.deque()  # number and offset
         self._large: Optional[_Large] = None
+        self._waits = False  # for the sender, which may have to send others what this host has
         self.resumed = 0  # bytes of large files that did not have to come again
 
     def receive(self, peer: FrameReader) -> None:
         """Take frames up to ``end``. Raises PeerError or TreeError; what is complete by then stays in the tree."""
+        with self._progress.heartbeat(lambda: self._waits):
+            self._receive(peer)
+        if self._failures:
+            raise self._failures[0]
+        if self._waiting:
+            raise PeerError(f"the source ended without {len(self._waiting)} of the files that were asked for")
+
+    def _receive(self, peer: FrameReader) -> None:
         try:
             while True:
+                self._waits = True
                 kind, payload = peer.receive_frame()
+                self._waits = False
                 if self._failures:
                     break
                 if kind == BLOCK:
@@ -207,14 +218,13 @@ class Receiver:
                 lane.end()
             if self._large:
                 self._large.close()
-        if self._failures:
-            raise self._failures[0]
-        if self._waiting:
-            raise PeerError(f"the source ended without {len(self._waiting)} of the files that were asked for")
 
     def _begin(self, message: Message) -> None:
-        offsets = {int(number): int(offset) for number, offset in message["offsets"]}
-        for number in from_runs(message["runs"], len(self._entries)):
+        try:
+            runs, offsets = message["runs"], {int(number): int(offset) for number, offset in message["offsets"]}
+        except (KeyError, TypeError, ValueError) as error:
+            raise PeerError("the source sent a group in a form that is not understood") from error
+        for number in from_runs(runs, len(self._entries)):
             entry, offset = self._entries[number], offsets.pop(number, 0)
             if number not in self._waiting:
                 raise PeerError(f"the source sent file {number}, which was not asked for")
@@ -224,12 +234,16 @@ class Receiver:
             self._waiting.remove(number)
             self._coming.append((number, offset))
             self.resumed += offset
+        if offsets:
+            raise PeerError("the source sent a group in a form that is not understood")
         small: List[Tuple[int, memoryview]] = []
         self._skip_complete(small)
         if small:
             self._put_small(small)
 
     def _unpack(self, payload: bytes) -> Tuple[memoryview, bool]:
+        if len(payload) < BLOCK_HEAD.size:
+            raise PeerError("the source sent a block of another size than it says")
         packing, size = BLOCK_HEAD.unpack_from(payload)
         data = memoryview(payload)[BLOCK_HEAD.size :]
         if size > BLOCK_SIZE:

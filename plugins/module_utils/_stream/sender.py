@@ -65,7 +65,7 @@ class _Direct:
     def put(self, kind: int, payload: Buffer, alone: bool) -> None:
         if self.problem:
             return
-        if not alone:
+        if not alone or self._thread.ident:  # once there is a queue, all go through it, since their order counts
             if not self._thread.ident:
                 self._thread.start()
             self._outlet.put((kind, payload))
@@ -232,7 +232,7 @@ class Sender:
                 payload = payload.result()
                 self.pace.packed(file, size, len(payload))
             self._pending.popleft()
-            self._limit.spend(HEADER.size + len(payload))
+            self._limit.spend((HEADER.size + len(payload)) * len(group.sinks))
             self._sinks.send(group.sinks, BLOCK, payload)
             self.pace.left(size)
             self._progress.add(0, size)

@@ -38,8 +38,6 @@ from ansible_collections.ddtree.fleet.plugins.module_utils._tree import (
     tree_digest,
 )
 
-SPECIAL_SHOWN = 100
-
 
 def hash_known(root: bytes, entries: List[Entry], index: HashIndex, full: bool, progress: Progress) -> Dict[bytes, str]:
     """SHA-256 by path of every file: from the index where it is unchanged (unless ``full``), else by reading it."""
@@ -100,7 +98,7 @@ class Source:
             "hashed_bytes": self._hashed[1],
             "environment": {} if interpreter else environment.describe(self._root, self._hashes),
             "shared": sum(1 for entry in files if entry.nlink > 1),
-            "special": [[encode_path(path), mode] for path, mode in sorted(self._special.items())][:SPECIAL_SHOWN],
+            "special": [[encode_path(path), mode] for path, mode in sorted(self._special.items())],
             "codec": codec.backend if codec else "",
             "processors": os.cpu_count() or 1,
         }

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import os
 import shutil
-from typing import Dict, List, Optional, Set, Tuple
+from typing import AbstractSet, Dict, List, Optional, Set, Tuple
 
 from ansible_collections.ddtree.fleet.plugins.module_utils import _releases
 from ansible_collections.ddtree.fleet.plugins.module_utils._stream import bytecode
@@ -24,6 +24,7 @@ from ansible_collections.ddtree.fleet.plugins.module_utils._tree import (
     TreeError,
     run_threads,
     scan,
+    show,
 )
 
 BLOCK = 4096
@@ -37,10 +38,19 @@ Figures = Dict[str, Dict[str, int]]
 class Plan:
     """Where the content of every wanted file comes from."""
 
-    def __init__(self, wanted: List[Entry], hashes: Dict[bytes, str], staged: Optional[LocalTree], link: bool) -> None:
+    def __init__(
+        self,
+        wanted: List[Entry],
+        hashes: Dict[bytes, str],
+        staged: Optional[LocalTree],
+        link: bool,
+        special: AbstractSet[bytes] = frozenset(),
+    ) -> None:
+        """``link``: inodes may be shared, but never those of ``special`` files, which get set-user-ID bits in the end."""
         self.wanted = wanted
         self.hashes = hashes
-        self.link = link
+        self._link = link
+        self._special = special
         self.staged = staged
         self.how: Dict[bytes, str] = {}
         self.origins: Dict[bytes, Tuple[Origin, bool]] = {}  # and whether the inode may be shared
@@ -56,7 +66,7 @@ class Plan:
             if entry.path in self.how:
                 continue
             sha256 = self.hashes[entry.path]
-            same = found.same(sha256, entry) if self.link else None
+            same = found.same(sha256, entry) if self.may_share(entry) else None
             other = same or found.any(sha256)
             if other:
                 self.how[entry.path] = LINKED if same else COPIED
@@ -72,7 +82,10 @@ class Plan:
         if not self.staged or self.staged.hashes.get(new.path) != self.hashes.get(new.path):
             return False
         old = self.staged.by_path[new.path]
-        return old.nlink == 1 or (self.link and (old.mode, old.mtime_ns) == (new.mode, new.mtime_ns))
+        return old.nlink == 1 or (self.may_share(new) and (old.mode, old.mtime_ns) == (new.mode, new.mtime_ns))
+
+    def may_share(self, entry: Entry) -> bool:
+        return self._link and entry.path not in self._special
 
     def sent(self) -> List[int]:
         """The numbers of the files that must come."""
@@ -110,6 +123,9 @@ class Staging:
         self._placer = Placer(self.tree)
 
     def read(self, local: Local) -> Optional[LocalTree]:
+        for path in (os.fsencode(self._store.staging), self.tree):
+            if os.path.islink(path):
+                raise TreeError(f"{show(path)} is a link, which no stream makes; remove it and run again")
         return local.read(self.tree) if os.path.isdir(self.tree) else None
 
     def prefixes(self, plan: Plan) -> Dict[int, Prefixes]:
@@ -185,7 +201,8 @@ class Staging:
                 sent = first[plan.hashes[entry.path]]
                 st = os.lstat(os.path.join(self.tree, sent.path))
                 old = sent._replace(inode=st.st_ino, ctime_ns=st.st_ctime_ns)
-                link = plan.link and (old.mode, old.mtime_ns) == (entry.mode, entry.mtime_ns)
+                link = plan.may_share(sent) and plan.may_share(entry)
+                link = link and (old.mode, old.mtime_ns) == (entry.mode, entry.mtime_ns)
                 self._placer.place(self.tree, old, entry, plan.hashes[entry.path], link, True)
 
     def finish_directories(self, wanted: List[Entry]) -> None:

@@ -12,9 +12,10 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import os
+import shutil
 import threading
 import time
-from typing import TYPE_CHECKING, Any, Dict, Iterator, List, Optional, Tuple
+from typing import TYPE_CHECKING, Any, Dict, Iterator, List, Optional, Set, Tuple
 
 from ansible_collections.ddtree.fleet.plugins.module_utils import _manifest, _releases
 from ansible_collections.ddtree.fleet.plugins.module_utils._index import OWN_QUIET_NS
@@ -40,6 +41,7 @@ from ansible_collections.ddtree.fleet.plugins.module_utils._stream.wire import (
 from ansible_collections.ddtree.fleet.plugins.module_utils._tree import (
     FILE,
     LINK,
+    SPECIAL_BITS,
     Entry,
     TreeError,
     scan,
@@ -88,6 +90,10 @@ class Target:
         if tree_digest(tree.entries, tree.hashes) == installed and facts.get("received_digest", digest) == digest:
             if not self.check:
                 self.local.save()
+                if release not in {
+                    event.get("release") for event in self.store.history()
+                }:  # its agent was killed before
+                    self.store.record("committed", release, actor=self.who)
             return {"present": True, "release": release, "installed": installed}
         if repair:
             return {"present": False, "release": release}
@@ -117,7 +123,8 @@ class Target:
             if tree_digest(wanted, hashes) != request["digest"]:
                 raise PeerError("the source's listing does not have the digest that the source named")
             links = self._check_environment(request, wanted)
-            plan = self.plan = Plan(wanted, hashes, staged, self.link)
+            special = {decode_path(path) for path, mode in request["special"]}
+            plan = self.plan = Plan(wanted, hashes, staged, self.link, special)
             plan.decide(self.local.find({hashes[e.path]: e.size for e in wanted if e.kind == FILE}))
             self.staging.check_space(plan.space())
             self.prefixes = self.staging.prefixes(plan)
@@ -162,17 +169,22 @@ class Target:
             if tree:
                 for path, children in folders(tree.entries).items():
                     known[path, folder_digest(children, tree.hashes)] = tree, children
-        unknown = []
-        for number, (path, digest) in enumerate(receive_rows(self.channel, "folders")):
-            tree, children = known.get((decode_path(path), digest), (None, []))
+        unknown: List[int] = []
+        here: Set[bytes] = set()
+        for number, row in enumerate(receive_rows(self.channel, "folders")):
+            try:
+                path = decode_path(row[0])
+                tree, children = known.get((path, row[1]), (None, []))
+            except (AttributeError, IndexError, KeyError, TypeError, ValueError) as error:
+                raise PeerError("the source listed a directory in a form that is not understood") from error
             if tree is None:
                 unknown.append(number)
-            for entry in children:
-                entries.append(entry)
-                if tree and entry.kind == FILE:
-                    hashes[entry.path] = tree.hashes[entry.path]
+                continue
+            here.add(path)
+            entries += children
+            hashes.update((entry.path, tree.hashes[entry.path]) for entry in children if entry.kind == FILE)
         self.channel.send("unknown", want=unknown)
-        return check_rows(receive_rows(self.channel, "entries"), entries, hashes)
+        return check_rows(receive_rows(self.channel, "entries"), entries, hashes, here)
 
     def _changes(self, wanted: List[Entry], hashes: Dict[bytes, str]) -> Dict[str, Any]:
         """What differs from the release that is likely to be replaced, each list cut off; for a diff."""
@@ -290,15 +302,18 @@ class Target:
 
     def _set_special(self, special: List[Tuple[str, int]]) -> None:
         """Give files the set-user-ID bits that were asked for."""
+        files = {entry.path: entry for entry in self._planned().wanted if entry.kind == FILE}
         for path, mode in special:
-            entry = next((e for e in self._planned().wanted if e.path == decode_path(path)), None)
-            if entry and entry.kind == FILE:
-                os.chmod(os.path.join(self.staging.tree, entry.path), mode & 0o7777)
+            entry = files.get(decode_path(path))
+            if entry:
+                os.chmod(os.path.join(self.staging.tree, entry.path), entry.mode | mode & SPECIAL_BITS)
 
     def _compile(self, plan: Plan, request: Message) -> Dict[str, int]:
         tag = bytecode.cache_tag(self.staging.tree)
         base = self.local.base()
-        compiled = base if base and base.release and self.store.describe(base.release).get("bytecode") else None
+        # Not from the release that is being repaired, whose bytecode nobody has checked.
+        usable = base and base.release not in ("", _releases.release_id(request["digest"]))
+        compiled = base if base and usable and self.store.describe(base.release).get("bytecode") else None
         needed, reused = [], 0
         for entry in bytecode.modules(plan.wanted):
             target = bytecode.bytecode_path(entry.path, tag)
@@ -308,7 +323,7 @@ class Target:
                 os.unlink(full)
             if compiled and compiled.hashes.get(entry.path) == plan.hashes[entry.path]:
                 with contextlib.suppress(OSError):
-                    os.link(os.path.join(compiled.root, target), full)
+                    (os.link if self.link else shutil.copyfile)(os.path.join(compiled.root, target), full)
                     reused += 1
                     continue
             needed.append(entry.path)
@@ -389,12 +404,14 @@ def serve(channel: Channel, request: Message) -> None:
     if target.check:
         _converse(channel, target)
         return
-    taken = lease.acquire(run, request["who"], take_over=request["take_over"])
+    # An interpreter is shipped within the stream of an environment, whose agent has the lease.
+    holder = "" if request["interpreter"] else f"{os.getpid()}.{time.time_ns()}"
+    taken = lease.acquire(run, request["who"], take_over=request["take_over"], holder=holder)
     try:
         _converse(channel, target)
     finally:
         if taken:
-            lease.release(run)
+            lease.release(run, holder)
 
 
 def _converse(channel: Channel, target: Target) -> None:
@@ -414,11 +431,8 @@ def _converse(channel: Channel, target: Target) -> None:
                 request = message
                 channel.send("need", **target.prepare(request))
             elif message["op"] == "listen":
-                try:
-                    listening = _Listening(message)
-                    channel.send("listening", port=listening.port, addresses=listening.addresses, problem="")
-                except (OSError, PeerError) as error:
-                    channel.send("listening", port=0, addresses=[], problem=str(error))
+                listening, answer = _listen(message)
+                channel.send("listening", **answer)
             elif message["op"] == "build":
                 target.build()
                 channel.send("built")
@@ -439,6 +453,15 @@ def _converse(channel: Channel, target: Target) -> None:
     finally:
         if listening:
             listening.close()
+
+
+def _listen(message: Message) -> Tuple[Optional[_Listening], Dict[str, Any]]:
+    """Wait for the source; gives the answer too, which has the ``problem`` where that cannot be done."""
+    try:
+        listening = _Listening(message)
+    except (OSError, PeerError) as error:
+        return None, {"problem": str(error)}
+    return listening, {"problem": "", "port": listening.port, "addresses": listening.addresses}
 
 
 def _why_not(described: Dict[str, Any], dest: bytes) -> str:

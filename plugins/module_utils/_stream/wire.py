@@ -108,7 +108,7 @@ def parse_message(frame: Frame, *ops: str) -> Message:
         message: Message = json.loads(payload)
         op = message["op"]
     except (ValueError, TypeError, KeyError, zlib.error) as error:
-        raise PeerError(f"the stream is corrupt: not a message: {payload[:80]!r}") from error
+        raise PeerError("the stream is corrupt: what came is not a message") from error
     if op == "error":
         raise PeerError(str(message.get("message", "unknown error")))
     if ops and op not in ops:

@@ -3,13 +3,22 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
 from __future__ import annotations
 
-import json
 import os
 import time
 from pathlib import Path
+from typing import Optional
 
 import pytest
-from ansible_collections.ddtree.fleet.plugins.module_utils._index import HashIndex, index_path
+from ansible_collections.ddtree.fleet.plugins.module_utils._index import (
+    KEY,
+    MAGIC,
+    OWN_QUIET_NS,
+    QUIET_NS,
+    RECORD_BYTES,
+    STATE,
+    HashIndex,
+    index_path,
+)
 from ansible_collections.ddtree.fleet.plugins.module_utils._tree import Entry, scan
 
 OLD = 10_000_000_000
@@ -29,7 +38,7 @@ def look(root: Path, name: bytes = b"file") -> Entry:
 
 
 def fresh(tmp_path: Path) -> HashIndex:
-    return HashIndex(os.fsencode(tmp_path / "cache" / "index.json"))
+    return HashIndex(os.fsencode(tmp_path / "cache" / "index"))
 
 
 def remember(tmp_path: Path, root: Path) -> None:
@@ -50,7 +59,7 @@ def test_others_reach_the_caches_beside_the_index_but_not_the_index(tmp_path: Pa
     finally:
         os.umask(before)
     assert (tmp_path / "cache").stat().st_mode & 0o777 == 0o755
-    assert (tmp_path / "cache" / "index.json").stat().st_mode & 0o777 == 0o600
+    assert (tmp_path / "cache" / "index").stat().st_mode & 0o777 == 0o600
     (tmp_path / "cache").chmod(0o711)
     remember(tmp_path, root)
     assert (tmp_path / "cache").stat().st_mode & 0o777 == 0o711
@@ -79,46 +88,71 @@ def test_hard_links_share_a_record_and_a_new_one_needs_a_new_record(tmp_path: Pa
     assert fresh(tmp_path).lookup(look(root)) is None
 
 
-def test_records_of_files_nobody_asked_for_are_dropped(tmp_path: Path, root: Path) -> None:
+def test_records_of_files_nobody_asked_for_are_dropped_when_all_were_looked_at(tmp_path: Path, root: Path) -> None:
+    (root / "other").write_text("content of another")
     remember(tmp_path, root)
-    fresh(tmp_path).save()
-    assert fresh(tmp_path).lookup(look(root)) is None
+    index = fresh(tmp_path)
+    index.add(look(root, b"other"), HASH, time.time_ns() + OLD)
+    index.save()  # a run that looked at some only
+    index = fresh(tmp_path)
+    assert index.lookup(look(root)) == HASH
+    index.save(prune=True)
+    assert fresh(tmp_path).lookup(look(root)) == HASH
+    assert fresh(tmp_path).lookup(look(root, b"other")) is None
+    assert (tmp_path / "cache" / "index").stat().st_size == len(MAGIC) + RECORD_BYTES
+
+
+def test_an_index_without_news_is_not_written_again(tmp_path: Path, root: Path) -> None:
+    remember(tmp_path, root)
+    before = (tmp_path / "cache" / "index").stat()
+    index = fresh(tmp_path)
+    index.lookup(look(root))
+    index.save()
+    index.save(prune=True)
+    after = (tmp_path / "cache" / "index").stat()
+    assert (after.st_ino, after.st_mtime_ns) == (before.st_ino, before.st_mtime_ns)
+
+
+@pytest.mark.parametrize("quiet_ns", [QUIET_NS, OWN_QUIET_NS])
+def test_how_long_a_file_was_quiet_counts_from_when_it_was_seen(tmp_path: Path, root: Path, quiet_ns: int) -> None:
+    index, entry = fresh(tmp_path), look(root)
+    index.add(entry, HASH, entry.ctime_ns + quiet_ns, quiet_ns)
+    assert index.lookup(entry) is None
+    index.add(entry, HASH, entry.ctime_ns + quiet_ns + 1, quiet_ns)
+    assert index.lookup(entry) == HASH
+
+
+def record(entry: Entry) -> bytes:
+    return KEY.pack(entry.inode) + STATE.pack(entry.size, entry.mtime_ns, entry.ctime_ns) + bytes.fromhex(HASH)
 
 
 @pytest.mark.parametrize(
-    "text",
+    ("before", "cut", "after"),
     [
-        "",
-        "{",
-        "[]",
-        "null",
-        "7",
-        '{"format": 2, "files": {}}',
-        '{"format": 1}',
-        '{"format": 1, "files": []}',
-        '{"format": 1, "files": {"x": [1, 2, 3, "h"]}}',
-        '{"format": 1, "files": {"INODE": [1, 2]}}',
-        '{"format": 1, "files": {"INODE": [SIZE, MTIME, CTIME]}}',
-        '{"format": 1, "files": {"INODE": 7}}',
+        (b"", 0, b""),
+        (MAGIC[:-2], 0, b""),
+        (b"ddtree-index 1\n", None, b""),
+        (b"ddtree-index 3\n", None, b""),
+        (MAGIC, RECORD_BYTES - 1, b""),
+        (MAGIC, None, b"x"),
+        (MAGIC + b"x", None, b""),
+        (b'{"format": 1, "files": {}}', 0, b""),
     ],
 )
-def test_a_damaged_index_is_an_empty_one(tmp_path: Path, root: Path, text: str) -> None:
+def test_a_damaged_or_foreign_index_is_an_empty_one(
+    tmp_path: Path, root: Path, before: bytes, cut: Optional[int], after: bytes
+) -> None:
     entry = look(root)
-    for name, value in {
-        "INODE": entry.inode,
-        "SIZE": entry.size,
-        "MTIME": entry.mtime_ns,
-        "CTIME": entry.ctime_ns,
-    }.items():
-        text = text.replace(name, str(value))
     (tmp_path / "cache").mkdir()
-    (tmp_path / "cache" / "index.json").write_text(text)
+    (tmp_path / "cache" / "index").write_bytes(MAGIC + record(entry))
+    assert fresh(tmp_path).lookup(entry) == HASH
+    (tmp_path / "cache" / "index").write_bytes(before + record(entry)[:cut] + after)
     index = fresh(tmp_path)
     assert index.lookup(entry) is None
     index.add(entry, HASH, time.time_ns() + OLD)
     index.save()
-    assert json.loads((tmp_path / "cache" / "index.json").read_text())["files"]
-    assert os.listdir(tmp_path / "cache") == ["index.json"]
+    assert (tmp_path / "cache" / "index").read_bytes() == MAGIC + record(entry)
+    assert os.listdir(tmp_path / "cache") == ["index"]
 
 
 def test_an_index_that_cannot_be_written_is_no_error(tmp_path: Path, root: Path) -> None:

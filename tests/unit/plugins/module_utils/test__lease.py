@@ -3,8 +3,10 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
 from __future__ import annotations
 
+import contextlib
 import json
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -125,3 +127,43 @@ def test_renewing_never_shortens_a_lease(lease: Lease) -> None:
     until = lease.holder()["until"]
     assert not lease.acquire("run", "ada@one", minutes=1)
     assert lease.holder()["until"] == until
+
+
+def test_a_process_that_outlives_its_connection_does_not_give_back_what_the_next_one_took_on(lease: Lease) -> None:
+    assert lease.acquire("run", "me", holder="first") is True
+    assert lease.acquire("run", "me", holder="second") is True
+    assert lease.release("run", "first") is False
+    assert lease.holder()["run"] == "run"
+    assert lease.release("run", "second") is True
+    assert not os.path.exists(lease.path)
+
+
+def test_what_a_run_holds_is_not_given_back_by_its_processes(lease: Lease) -> None:
+    assert lease.acquire("run", "me") is True
+    assert lease.acquire("run", "me", holder="process") is False
+    assert lease.holder()["holder"] == ""
+
+
+def test_a_process_within_another_leaves_the_lease_to_that_one(lease: Lease) -> None:
+    assert lease.acquire("run", "me", holder="outer") is True
+    assert lease.acquire("run", "me") is False
+    assert lease.release("run", "outer") is True
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="mounts a small disk")
+def test_a_full_disk_is_named_and_loses_no_lease(tmp_path: Path) -> None:
+    subprocess.run(["mount", "-t", "tmpfs", "-o", "size=64k", "tmpfs", str(tmp_path)], check=True)
+    try:
+        held = Lease(str(tmp_path / "held"))
+        held.acquire("run", "me")
+        with contextlib.suppress(OSError), open(tmp_path / "filler", "wb", buffering=0) as filler:
+            while True:
+                filler.write(bytes(512))
+        assert held.acquire("run", "me") is False
+        assert held.holder()["run"] == "run"
+        fresh = Lease(str(tmp_path / "fresh"))
+        with pytest.raises(LeaseError, match=re.escape(f"{fresh.path} cannot be written: No space left on device")):
+            fresh.acquire("run", "me")
+        assert not os.path.exists(fresh.path)
+    finally:
+        subprocess.run(["umount", str(tmp_path)], check=True)

@@ -145,6 +145,41 @@ def test_pruning_keeps_the_newest_the_live_one_and_the_way_back(store: Store) ->
     assert store.prunable(keep=1) == []
 
 
+def ship(store: Store, name: str, *users: str) -> None:
+    """A shipped interpreter that some releases use."""
+    interpreters = store.interpreters()
+    os.makedirs(interpreters.path(name))
+    interpreters.write_meta(name, {"committed": "2026-01-01T00:00:00Z"})
+    for user in users:
+        store.write_meta(user, {**store.describe(user), "interpreter": name})
+
+
+def test_interpreters_are_in_a_store_of_their_own_and_are_no_releases(store: Store) -> None:
+    ship(store, "d" * 16, A)
+    interpreters = store.interpreters()
+    assert interpreters.path("d" * 16) == f"{store.root}/interpreters/{'d' * 16}"
+    assert (interpreters.releases(), interpreters.active(), interpreters.previous()) == (["d" * 16], None, None)
+    assert interpreters.dest_kind() == "absent"
+    assert store.releases() == [A, B, C]
+    assert store.dest_kind() == "absent"
+
+
+def test_an_interpreter_is_kept_as_long_as_a_release_uses_it(store: Store) -> None:
+    assert store.unused_interpreters() == []
+    ship(store, "d" * 16, A, B)
+    ship(store, "e" * 16)
+    assert store.unused_interpreters() == ["e" * 16]
+    assert store.unused_interpreters(without=[A]) == ["e" * 16]
+    assert store.unused_interpreters(without=[A, B]) == ["d" * 16, "e" * 16]
+    store.remove(A)
+    assert store.unused_interpreters() == ["e" * 16]
+    store.remove(B)
+    assert store.unused_interpreters() == ["d" * 16, "e" * 16]
+    store.interpreters().remove("d" * 16)
+    assert store.unused_interpreters() == ["e" * 16]
+    assert os.listdir(f"{store.root}/interpreters/meta") == [f"{'e' * 16}.json"]
+
+
 def test_adopting_exchanges_dest_for_a_link_to_it(store: Store) -> None:
     live = Path(store.dest)
     live.mkdir()

@@ -3,16 +3,24 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import os
 import threading
 import time
 from pathlib import Path
-from typing import List
+from typing import Any, Dict, List
 
 import pytest
 from ansible_collections.ddtree.fleet.plugins.module_utils import _tree
-from ansible_collections.ddtree.fleet.plugins.module_utils._tree import TreeError, hash_tree, scan, tree_digest
+from ansible_collections.ddtree.fleet.plugins.module_utils._tree import (
+    TreeError,
+    hash_file,
+    hash_tree,
+    open_scanned,
+    scan,
+    tree_digest,
+)
 
 
 @pytest.fixture(name="root")
@@ -100,6 +108,76 @@ def test_a_file_that_is_not_the_scanned_one_is_named(root: Path) -> None:
     (root / "lib" / "a.py").write_text("a")
     with pytest.raises(TreeError, match=r"lib/a\.py changed while it was read"):
         hash_tree(os.fsencode(root), entries)
+
+
+def test_a_file_is_hashed_by_its_content_whatever_its_size(tmp_path: Path) -> None:
+    for size in (0, 1, _tree.HASH_SIZE - 1, _tree.HASH_SIZE, _tree.HASH_SIZE * 3 + 7):
+        (tmp_path / "file").write_bytes(os.urandom(size))
+        (entry,) = scan(os.fsencode(tmp_path))
+        expected = hashlib.sha256((tmp_path / "file").read_bytes()).hexdigest()
+        assert hash_file(os.fsencode(tmp_path), entry) == expected
+
+
+@pytest.mark.parametrize("change", ["append", "truncate", "touch"])
+def test_a_file_that_changes_while_it_is_open_is_named(root: Path, change: str) -> None:
+    victim = root / "lib" / "a.py"
+    entry = next(entry for entry in scan(os.fsencode(root)) if entry.path == b"lib/a.py")
+    told = r"lib/a\.py changed while it was read; stop what writes to the environment"
+    with pytest.raises(TreeError, match=told), open_scanned(os.fsencode(root), entry) as fd:
+        assert os.read(fd, 9) == b"a"
+        if change == "append":
+            victim.write_text("ab")
+        elif change == "truncate":
+            os.truncate(victim, 0)
+        else:
+            os.utime(victim, ns=(1, 1))
+    assert not os.path.exists(f"/proc/self/fd/{fd}")
+
+
+def test_a_fifo_where_a_file_was_is_named_and_not_waited_for(root: Path) -> None:
+    entries = scan(os.fsencode(root))
+    (root / "lib" / "a.py").unlink()
+    os.mkfifo(root / "lib" / "a.py")
+    with pytest.raises(TreeError, match=r"lib/a\.py changed while it was read"):
+        hash_tree(os.fsencode(root), entries)
+
+
+def test_special_modes_are_told_of_files_only(root: Path) -> None:
+    (root / "lib" / "a.py").chmod(0o4755)
+    (root / "lib" / "deep" / "b.log").chmod(0o1644)
+    (root / "lib").chmod(0o2755)
+    special: Dict[bytes, int] = {}
+    entries = {entry.path: entry.mode for entry in scan(os.fsencode(root), special=special)}
+    assert special == {b"lib/a.py": 0o4755, b"lib/deep/b.log": 0o1644}
+    assert (entries[b"lib"], entries[b"lib/a.py"], entries[b"lib/deep/b.log"]) == (0o755, 0o755, 0o644)
+
+
+def test_unless_strict_only_files_and_directories_are_seen(root: Path) -> None:
+    os.mkfifo(root / "lib" / "pipe")
+    with pytest.raises(TreeError, match="lib/pipe is a FIFO"):
+        scan(os.fsencode(root))
+    seen = [entry.path for entry in scan(os.fsencode(root), strict=False)]
+    assert seen == [b"lib", b"lib/a.py", b"lib/deep", b"lib/deep/b.log"]
+    assert scan(os.fsencode(root / "nowhere"), strict=False) == []
+
+
+def test_a_file_that_vanishes_while_its_directory_is_listed(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for number in range(20):
+        (root / "lib" / "deep" / str(number)).write_text("")
+    scandir = os.scandir
+
+    def slow_scandir(path: Any) -> Any:
+        found = scandir(path)
+        if os.fsdecode(path).endswith("/deep"):
+            items = list(found)
+            os.unlink(items[0].path)
+            return contextlib.nullcontext(items)
+        return found
+
+    monkeypatch.setattr(_tree.os, "scandir", slow_scandir)
+    with pytest.raises(TreeError, match="No such file"):
+        scan(os.fsencode(root))
+    assert len(scan(os.fsencode(root / "lib" / "deep"), strict=False)) == 19
 
 
 def test_a_directory_that_cannot_be_listed_is_named(root: Path) -> None:

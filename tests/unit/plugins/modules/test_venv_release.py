@@ -151,6 +151,27 @@ def test_removing_and_pruning(run_module: RunModule, dest: Path) -> None:
     assert both(run_module, dest, state="pruned", keep=0)["changed"] is False
 
 
+def test_pruning_takes_interpreters_along_that_no_release_uses_any_more(run_module: RunModule, dest: Path) -> None:
+    store = Path(f"{dest}.releases")
+    for name, user in (("d" * 16, A), ("e" * 16, C)):
+        (store / "interpreters" / name).mkdir(parents=True)
+        (store / "meta" / f"{user}.json").write_text(
+            json.dumps({"committed": "2026-01-01T00:00:00Z", "interpreter": name})
+        )
+    interpreters = store / "interpreters"
+    act(run_module, dest, state="active", release=C)
+    assert both(run_module, dest, state="pruned", keep=3)["changed"] is False
+    assert {path.name for path in interpreters.iterdir()} == {"d" * 16, "e" * 16}
+    assert both(run_module, dest, state="pruned", keep=0)["removed"] == [A, B]
+    assert sorted(path.name for path in interpreters.iterdir() if len(path.name) == 16) == ["e" * 16]
+    assert [one["id"] for one in both(run_module, dest)["store"]["releases"]] == [C]
+    (interpreters / ("f" * 16)).mkdir()  # of a release that never came to be
+    only = both(run_module, dest, state="pruned", keep=0)
+    assert (only["changed"], only["removed"]) == (True, [])
+    assert not (interpreters / ("f" * 16)).exists()
+    assert both(run_module, dest, state="pruned", keep=0)["changed"] is False
+
+
 @pytest.mark.parametrize("release", ["../../etc", ".", "meta", "", "/etc"])
 def test_only_a_release_can_be_removed_or_activated(run_module: RunModule, dest: Path, release: str) -> None:
     before = listing(dest.parent)

@@ -93,8 +93,14 @@ def resolved_fixture(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Resolve
     hostvars = HostVars(inventory=inventory, variable_manager=variables, loader=loader)
 
     def run(
-        host: str, command: Sequence[str] = ("python3", "-c", "print(1)"), on: str = "plain", **keywords: Any
+        host: str,
+        command: Sequence[str] = ("python3", "-c", "print(1)"),
+        on: str = "plain",
+        host_vars: Optional[dict[str, str]] = None,
+        **keywords: Any,
     ) -> Endpoint:
+        for name, value in (host_vars or {}).items():
+            inventory.get_host(host).set_variable(name, value)
         play = Play.load({"name": "test", "hosts": "all", "tasks": []}, variable_manager=variables, loader=loader)
         task = Task.load({"action": "debug", **keywords}, variable_manager=variables, loader=loader)
         task_vars = {**variables.get_vars(play=play, host=inventory.get_host(on), task=task), "hostvars": hostvars}
@@ -142,7 +148,8 @@ def test_each_host_has_its_own_time_out(resolved: Resolve) -> None:
 @pytest.mark.parametrize("host", ["plain", "jumped", "cloaked", "gpu-2", "by_name"])
 def test_a_data_leg_is_never_shared_compressed_or_on_a_terminal(resolved: Resolve, host: str) -> None:
     endpoint = resolved(host)
-    assert list(endpoint.argv[1:3]) == ["-o", "ControlPath=none"]
+    before = ["-o", endpoint.ciphers] if endpoint.ciphers else []
+    assert list(endpoint.argv[1 : len(before) + 3]) == [*before, "-o", "ControlPath=none"]
     found = options(endpoint)
     assert found.get("controlpath", "none") == "none"
     assert (found["controlmaster"], found["compression"], found["requesttty"]) == ("false", "no", "false")
@@ -269,6 +276,80 @@ def test_a_password_without_sshpass_is_a_clear_error(
     assert "hunter2" not in " ".join(endpoint.argv)
     assert "BatchMode=yes" not in endpoint.argv
     assert resolved("plain", on="worded").login_password == ""
+
+
+def ciphers_of(endpoint: Endpoint) -> list[str]:
+    """What ssh would offer, with the configuration that the command line names or no other."""
+    argv = list(endpoint.argv)
+    if "-F" not in argv:
+        argv[1:1] = ["-F", "none"]
+    done = subprocess.run([argv[0], "-G", *argv[1:-1]], capture_output=True, text=True, check=True)
+    return next(line.split(" ", 1)[1] for line in done.stdout.splitlines() if line.startswith("ciphers ")).split(",")
+
+
+@pytest.fixture(name="aes", autouse=True)
+def aes_fixture(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The control node's processor has instructions for AES, whatever runs this test."""
+    monkeypatch.setattr(_endpoint, "has_aes", lambda: True)
+
+
+def test_fast_ciphers_come_first_and_all_others_stay(resolved: Resolve) -> None:
+    endpoint = resolved("plain")
+    assert list(endpoint.argv[1:3]) == ["-o", endpoint.ciphers]
+    found, usual = ciphers_of(endpoint), ciphers_of(endpoint.without_ciphers())
+    assert sorted(found) == sorted(usual)
+    assert found[0] in ("aes128-gcm@openssh.com", "aes256-gcm@openssh.com")
+    assert usual[0].startswith("chacha20")
+    assert found.index("chacha20-poly1305@openssh.com") == 2
+
+
+def test_without_the_choice_of_a_cipher_the_command_line_is_the_same(resolved: Resolve) -> None:
+    endpoint = resolved("jumped")
+    plain = endpoint.without_ciphers()
+    assert (plain.ciphers, list(plain.argv)) == ("", [endpoint.argv[0], *endpoint.argv[3:]])
+    assert (plain.host, plain.timeout) == (endpoint.host, endpoint.timeout)
+
+
+CONFIGURED = "aes256-ctr"
+
+
+@pytest.mark.parametrize("host", ["args", "common", "flag", "extra", "file"])
+def test_ciphers_that_a_user_chose_are_left_alone(resolved: Resolve, tmp_path: Path, host: str) -> None:
+    (tmp_path / "ssh_config").write_text(f"Host gpu-*\n  Ciphers {CONFIGURED}\n")
+    options = {
+        "args": {"ansible_ssh_args": f"-o Ciphers={CONFIGURED}"},
+        "common": {"ansible_ssh_common_args": f"-oCiphers={CONFIGURED}"},
+        "flag": {"ansible_ssh_common_args": f"-c {CONFIGURED}"},
+        "extra": {"ansible_ssh_extra_args": f"-c{CONFIGURED}"},
+        "file": {"ansible_ssh_common_args": f"-F {tmp_path}/ssh_config", "ansible_host": "gpu-77"},
+    }
+    endpoint = resolved("plain", host_vars=options[host])
+    assert endpoint.ciphers == ""
+    assert not [word for word in endpoint.argv if word.startswith("Ciphers=aes128-gcm")]
+    assert ciphers_of(endpoint) == [CONFIGURED]
+
+
+def test_a_configuration_that_says_nothing_of_ciphers_counts_as_none(resolved: Resolve, tmp_path: Path) -> None:
+    (tmp_path / "ssh_config").write_text(f"Host other\n  Ciphers {CONFIGURED}\n")
+    endpoint = resolved("plain", host_vars={"ansible_ssh_common_args": f"-F {tmp_path}/ssh_config"})
+    assert endpoint.ciphers
+    assert "gcm" in ciphers_of(endpoint)[0]
+
+
+def test_no_cipher_is_chosen_where_aes_is_slow_here_or_no_ssh_is_used(
+    resolved: Resolve, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert resolved("local").ciphers == ""
+    monkeypatch.setattr(_endpoint, "has_aes", lambda: False)
+    assert resolved("plain").ciphers == ""
+
+
+def test_an_ssh_that_cannot_say_what_it_would_use_keeps_its_ciphers(resolved: Resolve, tmp_path: Path) -> None:
+    old = tmp_path / "old-ssh"
+    old.write_text("#!/bin/sh\necho 'unknown option -- G' >&2\nexit 255\n")
+    old.chmod(0o755)
+    endpoint = resolved("plain", host_vars={"ansible_ssh_executable": str(old)})
+    assert (endpoint.argv[0], endpoint.ciphers) == (str(old), "")
 
 
 def test_the_python_of_a_host(resolved: Resolve) -> None:

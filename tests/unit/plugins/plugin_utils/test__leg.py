@@ -3,6 +3,7 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
 from __future__ import annotations
 
+import dataclasses
 import os
 import shlex
 import sys
@@ -12,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from ansible_collections.ddtree.fleet.plugins.module_utils._stream.wire import BLOCK, MAGIC, PROTOCOL, Message
 from ansible_collections.ddtree.fleet.plugins.plugin_utils import _leg
 from ansible_collections.ddtree.fleet.plugins.plugin_utils._bundle import BOOTSTRAP
 from ansible_collections.ddtree.fleet.plugins.plugin_utils._endpoint import Endpoint
@@ -39,13 +41,18 @@ def hasty_fixture(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(_leg, "AGENT_START_S", 0)
 
 
+def scan(src: Any) -> dict[str, Any]:
+    """The fields of a source's first message."""
+    return {"protocol": PROTOCOL, "src": str(src), "exclude": [], "full": False, "check": True}
+
+
 def fake(tmp_path: Path, body: str) -> Endpoint:
     """A host whose agent is a program of the test's own; it has ``channel``, ``sys``, ``time`` and the program already read."""
     program = tmp_path / "fake.py"
     program.write_text(
         f"import sys, time\nsys.path[:0] = {sys.path!r}\n"
         "from ansible_collections.ddtree.fleet.plugins.module_utils._stream.wire import *\n"
-        "print('ddtree-agent/1 3.12', flush=True)\n"
+        "print(MAGIC, '3.12 1', flush=True)\n"
         "i = sys.stdin.buffer\ni.read(int(i.readline())); i.read(int(i.readline()))\n"
         f"channel = Channel(i, sys.stdout.buffer)\n{body}\n"
     )
@@ -55,7 +62,7 @@ def fake(tmp_path: Path, body: str) -> Endpoint:
 def test_a_leg_talks_to_the_agent_and_ends_it(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("x")
     with Leg(login(AGENT), sys.executable, 10) as leg:
-        tree = leg.ask("scan", "tree", src=str(tmp_path), exclude=[], full=False)
+        tree = leg.ask("scan", "tree", **scan(tmp_path))
         assert (tree["files"], tree["bytes"]) == (1, 1)
         leg.tell("bye")
     assert leg._process.returncode == 0
@@ -63,7 +70,7 @@ def test_a_leg_talks_to_the_agent_and_ends_it(tmp_path: Path) -> None:
 
 def test_an_error_of_the_agent_starts_with_the_host(tmp_path: Path) -> None:
     with Leg(login(AGENT), sys.executable, 10) as leg, pytest.raises(LegError) as caught:
-        leg.ask("scan", "tree", src="/nowhere", exclude=[], full=False)
+        leg.ask("scan", "tree", **scan("/nowhere"))
     assert str(caught.value) == "gpu-1: src /nowhere does not exist"
 
 
@@ -95,7 +102,7 @@ def test_a_host_without_that_python_is_told_what_to_set(python: str) -> None:
 
 @pytest.mark.parametrize("version", ["3.6", "3.8", "2.7"])
 def test_an_old_python_is_refused_with_its_version(version: str) -> None:
-    said = refused(f"echo ddtree-agent/1 {version}; cat >/dev/null", "/usr/bin/python3")
+    said = refused(f"echo {MAGIC} {version} 1; cat >/dev/null", "/usr/bin/python3")
     assert (
         said
         == f"gpu-1: /usr/bin/python3 is Python {version}, streams need 3.9 or newer; set ansible_python_interpreter"
@@ -171,6 +178,60 @@ def test_an_agent_that_tells_its_progress_is_waited_for(tmp_path: Path) -> None:
         assert leg.ask("scan", "tree", src="/")["files"] == 3
 
 
+def test_progress_is_told_with_the_host(tmp_path: Path) -> None:
+    body = "channel.receive()\nfor n in (1, 2):\n    channel.send('progress', phase='hash', files=n, bytes=10 * n)\nchannel.send('tree')\ni.read()"
+    heard: list[tuple[str, Message]] = []
+    with Leg(fake(tmp_path, body), sys.executable, 10, lambda host, progress: heard.append((host, progress))) as leg:
+        leg.ask("scan", "tree")
+    assert [(host, progress["files"], progress["bytes"]) for host, progress in heard] == [
+        ("gpu-1", 1, 10),
+        ("gpu-1", 2, 20),
+    ]
+
+
+def ciphered(tmp_path: Path, aes: str) -> tuple[Endpoint, Path]:
+    """A host that is reached by a program that takes ssh's options, and the file in which it writes down what it got."""
+    log = tmp_path / "argv"
+    program = tmp_path / "ssh"
+    banner = BOOTSTRAP.replace("%(sys.version_info[:2]+(a,))", f"%(sys.version_info[:2]+({aes},))")
+    assert banner != BOOTSTRAP
+    script = f'echo "$@" >> {log}\nexec {shlex.join([sys.executable, "-c", banner])}\n'
+    program.write_text(f"#!/bin/sh\n{script}")
+    program.chmod(0o755)
+    ciphers = "Ciphers=aes128-gcm@openssh.com,chacha20-poly1305@openssh.com"
+    return Endpoint("gpu-1", [str(program), "-o", ciphers, "-o", "A=b", "gpu-1", "agent"], 10, ciphers=ciphers), log
+
+
+def test_a_host_that_is_slow_with_aes_is_reached_again_with_what_ssh_prefers(tmp_path: Path) -> None:
+    endpoint, log = ciphered(tmp_path, "0")
+    (tmp_path / "src").mkdir()
+    (tmp_path / "src" / "file").write_text("x")
+    with Leg(endpoint, sys.executable, 10) as leg:
+        assert leg.ask("scan", "tree", **scan(tmp_path / "src"))["files"] == 1
+        leg.tell("bye")
+    assert log.read_text().splitlines() == [f"-o {endpoint.ciphers} -o A=b gpu-1 agent", "-o A=b gpu-1 agent"]
+
+
+def test_a_host_that_is_fast_with_aes_is_reached_once(tmp_path: Path) -> None:
+    endpoint, log = ciphered(tmp_path, "1")
+    with Leg(endpoint, sys.executable, 10):
+        pass
+    assert log.read_text().splitlines() == [f"-o {endpoint.ciphers} -o A=b gpu-1 agent"]
+
+
+def test_a_cipher_that_nobody_preferred_stays_where_a_host_is_slow_with_aes(tmp_path: Path) -> None:
+    endpoint, log = ciphered(tmp_path, "0")
+    with Leg(dataclasses.replace(endpoint, ciphers=""), sys.executable, 10):
+        pass
+    assert len(log.read_text().splitlines()) == 1
+
+
+def test_an_agent_of_another_version_is_told_by_both_numbers(tmp_path: Path) -> None:
+    with Leg(login(AGENT), sys.executable, 10) as leg, pytest.raises(LegError) as caught:
+        leg.ask("scan", "tree", **{**scan(tmp_path), "protocol": 1})
+    assert str(caught.value).startswith(f"gpu-1: this agent speaks version {PROTOCOL} of the stream protocol")
+
+
 def test_an_agent_that_takes_nothing_is_given_up_and_ended_at_once(tmp_path: Path) -> None:
     started = time.monotonic()
     with (
@@ -179,7 +240,7 @@ def test_an_agent_that_takes_nothing_is_given_up_and_ended_at_once(tmp_path: Pat
         leg.named(),
     ):
         for _ in range(8):
-            leg.channel.send_frame(3, b"x" * (1 << 20))
+            leg.channel.send_frame(BLOCK, b"x" * (1 << 20))
     assert time.monotonic() - started < 5
 
 
@@ -224,10 +285,10 @@ def test_what_a_dead_leg_did_not_send_never_reaches_another(tmp_path: Path) -> N
         pytest.raises(LegError),
         leg.named(),
     ):
-        leg.channel.send_frame(3, b"stale" * 1000)
+        leg.channel.send_frame(BLOCK, b"stale" * 1000)
         leg.channel.flush()
         for _ in range(3):
-            leg.channel.send_frame(3, b"stale" * 100_000)
+            leg.channel.send_frame(BLOCK, b"stale" * 100_000)
             leg.channel.flush()
     number = leg._sink._fd
     target = os.open(tmp_path / "other", os.O_RDWR | os.O_CREAT)

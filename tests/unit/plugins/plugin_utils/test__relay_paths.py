@@ -96,7 +96,8 @@ def test_a_python_without_tls_is_named_and_the_relay_path_works(
     only = target(tmp_path, "t1", WITHOUT_TLS if lacking == "target" else "")
     run(request(src, "/srv/env", path=path), [only], WITHOUT_TLS if lacking == "source" else "")
     said = only.verdict.msg if path == "direct" else only.verdict.notices[0]
-    assert "t1: source cannot connect to it directly: the Python of" in said
+    what = "it cannot be connected to" if lacking == "target" else "source cannot connect to it"
+    assert f"t1: {what} directly: the Python of" in said
     assert "has no ssl module, which the direct path needs; " in said
     assert (only.verdict.failed, only.verdict.path) == ((True, "") if path == "direct" else (False, "relay"))
 

@@ -3,7 +3,6 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
 from __future__ import annotations
 
-import hashlib
 import io
 import json
 import zlib
@@ -15,15 +14,8 @@ from ansible_collections.ddtree.fleet.plugins.module_utils._stream.wire import (
     Channel,
     PeerError,
     Row,
-    check_rows,
     parse_message,
 )
-from ansible_collections.ddtree.fleet.plugins.module_utils._tree import Entry
-
-
-def row(path: str, kind: str = "f", content: bytes = b"", mode: int = 0o644, target: str = "", **more: Any) -> Row:
-    size, digest = (len(content), hashlib.sha256(content).hexdigest()) if kind == "f" else (0, "")
-    return [path, kind, mode, more.get("size", size), target, more.get("mtime", 0), more.get("digest", digest)]
 
 
 def sent(*messages: tuple[str, dict[str, Any]]) -> bytes:
@@ -54,9 +46,10 @@ def test_messages_arrive_as_they_were_sent_and_long_ones_are_packed() -> None:
         (sent(("bye", {}))[:-1], "ended before the work was done"),
         (b"Last login: today\n", "something else than the agent writes"),
         (wire.HEADER.pack(1, wire.MAX_FRAME + 1), "something else than the agent writes"),
+        (wire.HEADER.pack(4, 0), "something else than the agent writes"),
         (sent(("error", {"message": "disk died"})), "^disk died$"),
         (sent(("hello", {})), "expected bye, got hello"),
-        (wire.HEADER.pack(wire.DATA, 1) + b"x", "expected bye, got a frame of type 3"),
+        (wire.HEADER.pack(wire.BLOCK, 1) + b"x", "expected bye, got a frame of type 3"),
         (wire.HEADER.pack(1, 4) + b"null", "not a message"),
         (wire.HEADER.pack(1, 2) + b"{}", "not a message"),
         (wire.HEADER.pack(1, 1) + b"{", "not a message"),
@@ -89,80 +82,45 @@ def test_paths_of_any_bytes_survive_json() -> None:
     assert wire.decode_path(json.loads(json.dumps(wire.encode_path(path)))) == path
 
 
-def test_a_listing_becomes_sorted_entries() -> None:
-    entries, hashes = check_rows(
-        [row("d/x", content=b"1"), row("l", "l", mode=0, target="d"), row("d", "d", mode=0o700), row("d-")]
+def test_an_end_of_another_version_is_told_what_to_do() -> None:
+    wire.check_protocol({"protocol": wire.PROTOCOL})
+    with pytest.raises(PeerError) as caught:
+        wire.check_protocol({})
+    assert str(caught.value) == (
+        "this agent speaks version 2 of the stream protocol and the other end version 1; "
+        "use the same release of ddtree.fleet on both"
     )
-    assert [(entry.path, entry.kind, entry.mode, entry.size) for entry in entries] == [
-        (b"d", "d", 0o700, 0),
-        (b"d-", "f", 0o644, 0),
-        (b"d/x", "f", 0o644, 1),
-        (b"l", "l", 0, 0),
-    ]
-    assert hashes[b"d/x"] == hashlib.sha256(b"1").hexdigest()
-    assert check_rows([]) == ([], {})
+    with pytest.raises(PeerError, match="other end version 3"):
+        wire.check_protocol({"protocol": 3})
 
 
-HOSTILE = {
-    "parent": [row("../x")],
-    "deep parent": [row("d", "d", mode=0o755), row("d/../../x")],
-    "absolute": [row("/etc/x")],
-    "dot": [row(".")],
-    "no name": [row("")],
-    "doubled slash": [row("d", "d", mode=0o755), row("d//x")],
-    "missing parent": [row("d/x")],
-    "parent is a link": [row("d", "l", mode=0, target="/tmp"), row("d/x")],
-    "parent is a file": [row("d"), row("d/x")],
-    "twice": [row("x"), row("x", content=b"other")],
-    "nul": [row("x\0y")],
-    "device": [row("x", "b")],
-    "setuid": [row("x", mode=0o4755)],
-    "negative size": [row("x", size=-1)],
-    "no digest": [row("x", digest="")],
-    "not hexadecimal": [row("x", digest="/" * 64)],
-    "empty link": [row("x", "l", mode=0)],
-    "bytecode folder": [row("__pycache__", "l", mode=0, target="/tmp")],
-    "impossible time": [row("x", mtime=1 << 80)],
-    "short row": [["x"]],
-    "no row": ["x"],
-    "no path": [[7, "f", 0, 0, "", 0, ""]],
-    "numeric link": [["x", "l", 0, 0, 7, 0, ""]],
-    "lone surrogate": [row("\ud800")],
-}
+@pytest.mark.parametrize(
+    ("numbers", "runs"),
+    [([], []), ([0], [[0, 1]]), ([0, 1, 2, 5, 7, 8], [[0, 3], [5, 1], [7, 2]])],
+)
+def test_numbers_become_runs_and_back(numbers: List[int], runs: List[List[int]]) -> None:
+    assert wire.to_runs(numbers) == runs
+    assert wire.from_runs(runs, 9) == numbers
 
 
-@pytest.mark.parametrize("rows", HOSTILE.values(), ids=HOSTILE.keys())
-def test_a_listing_that_leads_out_of_a_tree_or_is_none_is_refused(rows: List[Row]) -> None:
-    with pytest.raises(PeerError, match="^the source listed"):
-        check_rows(rows)
-
-
-def entry(
-    path: bytes, kind: str = "f", mode: int = 0o644, size: int = 1, target: bytes = b"", mtime_ns: int = 5
-) -> Entry:
-    return Entry(path, kind, mode, size, target, mtime_ns, 1, 1, 1)
-
-
-def test_folders_hold_their_direct_children_only() -> None:
-    entries = [entry(b"a"), entry(b"d", "d"), entry(b"d/e", "d"), entry(b"d/e/f"), entry(b"d/x")]
-    assert {path: [one.path for one in inside] for path, inside in wire.folders(entries).items()} == {
-        b"": [b"a", b"d"],
-        b"d": [b"d/e", b"d/x"],
-        b"d/e": [b"d/e/f"],
-    }
-
-
-def test_a_folder_digest_tells_everything_that_a_row_carries() -> None:
-    base = entry(b"d/x")
-    hashes = {b"d/x": "0" * 64}
-    digests = {
-        wire.folder_digest([base], hashes),
-        wire.folder_digest([base], {b"d/x": "1" * 64}),
-        wire.folder_digest([base._replace(mode=0o755)], hashes),
-        wire.folder_digest([base._replace(mtime_ns=6)], hashes),
-        wire.folder_digest([base._replace(kind="l", target=b"t")], {}),
-        wire.folder_digest([base._replace(path=b"d/y")], {b"d/y": "0" * 64}),
-        wire.folder_digest([], {}),
-    }
-    assert len(digests) == 7
-    assert wire.folder_digest([base._replace(inode=9, ctime_ns=9)], hashes) in digests
+@pytest.mark.parametrize(
+    ("runs", "problem"),
+    [
+        ([[8, 2]], "named file 8, which the listing has not"),
+        ([[9, 1]], "named file 9, which the listing has not"),
+        ([[-1, 1]], "named file -1, which the listing has not"),
+        ([[3, 0]], "named file 3, which the listing has not"),
+        ([[3, -1]], "named file 3, which the listing has not"),
+        ([[3, 2], [4, 1]], "named file 4, which the listing has not"),
+        ([[3, 1], [2, 1]], "named file 2, which the listing has not"),
+        ([[0, 1 << 80]], "named file 0, which the listing has not"),
+        ([[0]], "a form that is not understood"),
+        ([["0", 1]], "a form that is not understood"),
+        ([[0.5, 1]], "a form that is not understood"),
+        ([None], "a form that is not understood"),
+        (7, "a form that is not understood"),
+    ],
+)
+def test_runs_that_do_not_rise_within_the_listing_are_refused(runs: Any, problem: str) -> None:
+    with pytest.raises(PeerError, match=problem):
+        wire.from_runs(runs, 9)

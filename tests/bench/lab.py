@@ -1,0 +1,147 @@
+# Copyright (c) 2026, the ddtree.fleet authors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""The two test hosts of the transfer benchmark, and what is done to them between the timed runs."""
+
+from __future__ import annotations
+
+import os
+import shlex
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+BENCH = Path(__file__).resolve().parent
+sys.path.insert(0, str(BENCH.parent / "fleet"))
+
+from nspawn.control import Fleet  # noqa: E402
+from nspawn.hosts import find_host  # noqa: E402
+from nspawn.machine import Machine  # noqa: E402
+from nspawn.shell import FleetError  # noqa: E402
+from payload import Payload  # noqa: E402
+
+SOURCE, TARGET = "ct200", "b300-1"
+PEER_COPY = "/srv/peer"  # where the peers put the environment, and only they
+FLOOR_COPY = f"{PEER_COPY}/floor"
+KEPT = "/srv/kept"  # the source's edited files as they were
+HASHES = "/var/cache/ddtree-fleet"
+PATIENCE = 900.0  # seconds for any step between timed runs
+EDITED = 5
+
+
+@dataclass(frozen=True)
+class Lab:
+    """A source with the payload, and a target. A context manager: the hosts go down with it unless ``keep``."""
+
+    fleet: Fleet
+    payload: Payload
+    keep: bool = False
+
+    @property
+    def venv(self) -> str:
+        """The environment that is moved, on the source and, by venv_stream, on the target."""
+        return f"/{self.payload.env.venv}"
+
+    @property
+    def seed(self) -> str:
+        """The other environment, on a seeded target."""
+        return f"/{self.payload.seed.venv}"
+
+    @property
+    def source(self) -> Machine:
+        return self.fleet.machine(SOURCE)
+
+    @property
+    def target(self) -> Machine:
+        return self.fleet.machine(TARGET)
+
+    @contextmanager
+    def running(self) -> Iterator[None]:
+        """Both hosts with empty disks, whatever an earlier run left; they go down in the end, unless they are kept."""
+        self.fleet.down()
+        try:
+            hosts = [find_host(name) for name in (SOURCE, TARGET)]
+            extra = {SOURCE: [self.payload.env.name]}
+            self.fleet.up(hosts, bare=True, extra_layers=extra, layer_dir=self.payload.directory)
+            self._let_source_reach_target()
+            yield
+        finally:
+            if not self.keep:
+                self.fleet.down()
+
+    @contextmanager
+    def seeded(self) -> Iterator[None]:
+        """The target, for a while, as a host that has the other environment."""
+        self.fleet.restart(TARGET, layers=[self.payload.seed.name])
+        self._let_source_reach_target()
+        try:
+            yield
+        finally:
+            self.fleet.restart(TARGET, layers=[])
+            self._let_source_reach_target()
+
+    @contextmanager
+    def link(self, rate: str) -> Iterator[None]:
+        """Both hosts, for a while, on a link of that rate."""
+        self._limit(rate)
+        try:
+            yield
+        finally:
+            self._limit(None)
+
+    def empty_target(self) -> None:
+        """Nothing of the payload on the target, and no remembered hashes on either host."""
+        self.inside(self.target, f"rm -rf {self.venv} {self.venv}.* {PEER_COPY} {HASHES}")
+        self.inside(self.source, f"rm -rf {HASHES}")
+
+    def remove_floor(self) -> None:
+        """Take away what the target copied from itself."""
+        self.inside(self.target, f"rm -rf {FLOOR_COPY}")
+
+    def settle(self, seeded: bool = False) -> None:
+        """The payload in the page cache, and no dirty pages that the next run would wait for."""
+        self.inside(self.source, f"tar -C / -cf - .{self.venv} | cat > /dev/null")
+        if seeded:
+            self.inside(self.target, f"tar -C / -cf - .{self.seed} | cat > /dev/null")
+        os.sync()
+
+    def edit(self, mark: str) -> None:
+        """Change five small files of the source; the first call keeps their content."""
+        keep = f"[ -e {KEPT} ] || {{ mkdir {KEPT}; cp -a --parents {self._edited()} {KEPT}; }}"
+        self.inside(self.source, f"cd /; {keep}; for file in {self._edited()}; do echo '# {mark}' >> $file; done")
+
+    def restore(self) -> None:
+        """Put the edited files back."""
+        self.inside(self.source, f"[ ! -e {KEPT} ] || {{ cp -a {KEPT}/root/. /root; rm -rf {KEPT}; }}")
+
+    def received(self) -> int:
+        """Bytes that the target's network has received."""
+        return self.target.network.received_bytes(self.target.host)
+
+    def inside(self, machine: Machine, script: str) -> str:
+        """Run a script as root inside a host, without ssh."""
+        done = machine.run("bash", "-euo", "pipefail", "-c", script, timeout=PATIENCE)
+        if done.returncode != 0:
+            raise FleetError(f"{machine.host.name}: {script}: {done.stderr.strip()}")
+        return done.stdout
+
+    def _edited(self) -> str:
+        folder = self.payload.directory / self.payload.env.name
+        modules = sorted(folder.glob(f"{self.payload.env.venv}/lib/python3.*/site-packages/transformers/*.py"))
+        return " ".join(shlex.quote(str(path.relative_to(folder))) for path in modules[:EDITED])
+
+    def _limit(self, rate: str | None) -> None:
+        for machine in (self.source, self.target):
+            machine.network.limit(machine.host, machine.leader() or 0, rate)
+
+    def _let_source_reach_target(self) -> None:
+        """A key of the source's own that the target accepts, and a name in its ssh configuration."""
+        host, network = self.target.host, self.target.network
+        known = (self.fleet.state / "known_hosts").read_text()
+        config = f"Host {TARGET}\n HostName {network.address(host)}\n Port {host.port}\n User {host.user}\n"
+        make = "[ -e /root/.ssh/id_ed25519 ] || ssh-keygen -q -t ed25519 -N '' -f /root/.ssh/id_ed25519"
+        write = f"echo {shlex.quote(config)} > /root/.ssh/config; echo {shlex.quote(known)} > /root/.ssh/known_hosts"
+        public = self.inside(self.source, f"{make}; {write}; cat /root/.ssh/id_ed25519.pub")
+        self.inside(self.target, f"echo {shlex.quote(public)} >> /root/.ssh/authorized_keys")
