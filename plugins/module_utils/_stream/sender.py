@@ -36,7 +36,7 @@ from ansible_collections.ddtree.fleet.plugins.module_utils._stream.wire import (
 from ansible_collections.ddtree.fleet.plugins.module_utils._tree import Entry, changed_while_read, open_scanned
 
 if TYPE_CHECKING:
-    from ansible_collections.ddtree.fleet.plugins.module_utils._stream.direct import Stripes
+    from ansible_collections.ddtree.fleet.plugins.module_utils._stream.stripes import Sending
 
 RELAY = 0  # the sink that is the relay's own connection
 CONNECT_S = 10.0
@@ -57,7 +57,7 @@ class Group:
 class _Direct:
     """A target that this source has a connection of its own to, fed by a thread unless it is the only receiver."""
 
-    def __init__(self, stripes: Stripes) -> None:
+    def __init__(self, stripes: Sending) -> None:
         self.stripes = stripes
         self.problem = ""
         self._ended = False
@@ -122,18 +122,17 @@ class Sinks:
 
     def connect(self, message: Message) -> Dict[str, str]:
         """Connect to each target of the request, all at once; gives why those that failed did."""
-        from ansible_collections.ddtree.fleet.plugins.module_utils._stream import direct  # large, and seldom needed
-
         failed: Dict[str, str] = {}
 
         def work(peer: Dict[str, Any]) -> None:
             try:
+                from ansible_collections.ddtree.fleet.plugins.module_utils._stream import handshake  # seldom needed
+
                 addresses = [(str(host), int(port)) for host, port in peer["addresses"]]
                 own = (peer["certificate"], peer["key"])
-                stripes = direct.connect(addresses, own, peer["peer"], peer["streams"], CONNECT_S)
-                stripes.idle = message["idle"]
+                stripes = handshake.connect(addresses, own, peer["peer"], peer["streams"], CONNECT_S, message["idle"])
                 self._direct[peer["sink"]] = _Direct(stripes)
-            except (OSError, PeerError, direct.DirectError) as error:
+            except (OSError, PeerError) as error:
                 failed[str(peer["sink"])] = str(error)
 
         threads = [threading.Thread(target=work, args=(peer,), daemon=True) for peer in message["peers"]]

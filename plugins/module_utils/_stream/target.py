@@ -50,8 +50,8 @@ from ansible_collections.ddtree.fleet.plugins.module_utils._tree import (
 )
 
 if TYPE_CHECKING:
-    from ansible_collections.ddtree.fleet.plugins.module_utils._stream.direct import Stripes
     from ansible_collections.ddtree.fleet.plugins.module_utils._stream.relocation import Move, Relocated
+    from ansible_collections.ddtree.fleet.plugins.module_utils._stream.stripes import Receiving
 
 DRIFT_SHOWN = 5
 CHANGES_SHOWN = 50
@@ -366,28 +366,26 @@ class _Listening:
     """A source's own connection being waited for, while the relay tells the source about it."""
 
     def __init__(self, message: Message) -> None:
-        from ansible_collections.ddtree.fleet.plugins.module_utils._stream import direct  # large, and seldom needed
+        from ansible_collections.ddtree.fleet.plugins.module_utils._stream import addresses, handshake  # seldom needed
 
-        self._problem_types = (OSError, PeerError, direct.DirectError)
-        self.addresses = direct.addresses()
+        self.addresses = addresses.addresses()
         own = (message["certificate"], message["key"])
         low, high = message["ports"]
-        self._listener = direct.Listener((low, high), own, message["peer"], message["streams"])
+        self._listener = handshake.Listener((low, high), own, message["peer"], message["streams"])
         self.port = self._listener.port
         self._idle = message["idle"]
-        self._peer: Optional[Stripes] = None
+        self._peer: Optional[Receiving] = None
         self._problem = "nobody connected"
         self._thread = threading.Thread(target=self._accept, daemon=True)
         self._thread.start()
 
     def _accept(self) -> None:
         try:
-            self._peer = self._listener.accept(LISTEN_S)
-            self._peer.idle = self._idle
-        except self._problem_types as error:
+            self._peer = self._listener.accept(LISTEN_S, self._idle)
+        except (OSError, PeerError) as error:
             self._problem = str(error)
 
-    def peer(self) -> Stripes:
+    def peer(self) -> Receiving:
         self._thread.join(LISTEN_S)
         if self._peer is None:
             raise PeerError(f"the source did not connect: {self._problem}")
@@ -396,8 +394,7 @@ class _Listening:
     def close(self) -> None:
         self._listener.close()
         if self._peer:
-            with contextlib.suppress(OSError, PeerError):
-                self._peer.close(abort=True)
+            self._peer.close()
 
 
 def serve(channel: Channel, request: Message) -> None:
@@ -460,11 +457,9 @@ def _converse(channel: Channel, target: Target) -> None:
 
 def _listen(message: Message) -> Tuple[Optional[_Listening], Dict[str, Any]]:
     """Wait for the source; gives the answer too, which has the ``problem`` where that cannot be done."""
-    from ansible_collections.ddtree.fleet.plugins.module_utils._stream import direct
-
     try:
         listening = _Listening(message)
-    except (OSError, direct.DirectError) as error:
+    except (OSError, PeerError) as error:
         return None, {"problem": str(error)}
     return listening, {"problem": "", "port": listening.port, "addresses": listening.addresses}
 
