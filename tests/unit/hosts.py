@@ -52,7 +52,7 @@ def recorded(name: str, program: str, file: Path) -> Endpoint:
 
 def altered(code: str) -> str:
     """The real agent with some lines that run in it before it serves."""
-    names = "codec, direct, progress, receiver, sender, source, staging, target"
+    names = "addresses, codec, progress, receiver, sender, source, staging, target"
     lines = f"import time\nfrom {PACKAGE} import _releases\nfrom {PACKAGE}._stream import {names}\n{code}\nagent.main("
     load = "exec(i.read(int(i.readline()or 0)))"
     assert load in BOOTSTRAP
@@ -131,4 +131,4 @@ def logging(root, entry):
     return opened(root, entry)
 sender.open_scanned = logging
 """
-NO_ADDRESS = "direct.addresses = lambda: []\n"
+NO_ADDRESS = "addresses.addresses = lambda: []\n"

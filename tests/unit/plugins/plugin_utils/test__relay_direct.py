@@ -260,3 +260,21 @@ def test_a_target_that_has_to_wait_for_its_turn_is_not_given_up(tmp_path: Path, 
     source = here("source", altered(often + "sender.KEEP_ALIVE_S = 0.2\n"))
     run(request(src, "/venv", path="direct", idle=2.5, rate=3 * MIB, compress="none"), targets, source)
     assert [one.verdict.msg for one in targets] == ["", ""]
+
+
+WITHOUT_TLS = "import sys\nsys.modules['ssl'] = None\n"
+
+
+@pytest.mark.parametrize("lacking", ["source", "target"])
+@pytest.mark.parametrize("path", ["auto", "direct"])
+def test_a_python_without_tls_is_named_and_the_relay_path_works(
+    tmp_path: Path, src: Path, path: str, lacking: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(_relay, "DIRECT_FROM", 1)
+    only = target(here("t1", below(tmp_path / "t1", WITHOUT_TLS if lacking == "target" else "")))
+    run(request(src, "/venv", path=path), [only], here("source", altered(WITHOUT_TLS if lacking == "source" else "")))
+    what = "it cannot be connected to" if lacking == "target" else "source cannot connect to it"
+    said = only.verdict.msg if path == "direct" else only.verdict.notices[0]
+    assert said.startswith(f"t1: {what} directly: the Python of ")
+    assert "has no ssl module, which the direct path needs; " in said
+    assert (only.verdict.failed, only.verdict.path) == ((True, "") if path == "direct" else (False, "relay"))
