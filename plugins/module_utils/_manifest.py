@@ -28,6 +28,7 @@ import re
 from dataclasses import dataclass, field
 from typing import Any, Dict, Iterable, List, Mapping, NamedTuple, Optional, Sequence, Set, Tuple
 
+from ansible_collections.ddtree.fleet.plugins.module_utils._hashing import hash_tree
 from ansible_collections.ddtree.fleet.plugins.module_utils._tree import (
     DIRECTORY,
     FILE,
@@ -35,7 +36,6 @@ from ansible_collections.ddtree.fleet.plugins.module_utils._tree import (
     LINK,
     Entry,
     compile_exclude,
-    hash_tree,
     scan,
     show,
     tree_digest,

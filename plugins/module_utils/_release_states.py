@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import Any, Callable, Dict, List, Optional
 
 from ansible_collections.ddtree.fleet.plugins.module_utils import _manifest
+from ansible_collections.ddtree.fleet.plugins.module_utils._hashing import hash_tree
 from ansible_collections.ddtree.fleet.plugins.module_utils._index import HashIndex, index_path
 from ansible_collections.ddtree.fleet.plugins.module_utils._lease import DEFAULT_MINUTES, Lease
 from ansible_collections.ddtree.fleet.plugins.module_utils._releases import (
@@ -22,10 +23,7 @@ from ansible_collections.ddtree.fleet.plugins.module_utils._releases import (
 )
 from ansible_collections.ddtree.fleet.plugins.module_utils._stream.environment import outside_links
 from ansible_collections.ddtree.fleet.plugins.module_utils._tree import (
-    FILE,
     Entry,
-    hash_file,
-    run_threads,
     scan,
     show,
     tree_digest,
@@ -138,11 +136,7 @@ def _adopted(store: Store, request: Request, release: str) -> Dict[str, Any]:
     root = os.fsencode(store.dest)
     index = HashIndex(index_path(os.fsencode(store.root)))
     entries = scan(root)
-    hashes: Dict[bytes, str] = {}
-    run_threads(
-        lambda entry: hashes.__setitem__(entry.path, index.lookup(entry) or hash_file(root, entry)),
-        [entry for entry in entries if entry.kind == FILE],
-    )
+    hashes = hash_tree(root, entries, index.lookup)
     facts = {
         "files": len(hashes),
         "bytes": sum(entry.size for entry in entries),

@@ -51,10 +51,6 @@ class Entry(NamedTuple):
     nlink: int
 
 
-# Gives the known SHA-256 of a file that has not changed since it was hashed, else None.
-Lookup = Callable[[Entry], Optional[str]]
-
-
 def show(path: bytes) -> str:
     """A path for people and JSON: UTF-8 where it is, escaped where it is not."""
     return path.decode("utf-8", "backslashreplace")
@@ -178,26 +174,6 @@ def hash_into(digest: Any, fd: int, size: int, full: bytes) -> None:
             raise changed_while_read(full)
         digest.update(buffer[:count])
         left -= count
-
-
-def hash_tree(
-    root: bytes, entries: Iterable[Entry], known: Optional[Lookup] = None, workers: int = 0
-) -> Dict[bytes, str]:
-    """SHA-256 by path for every file among ``entries``; ``known`` spares reading files whose hash is already known.
-
-    ``workers`` threads read at once (0: one per processor, at most 8); hashing and reading leave the interpreter's lock.
-    """
-    hashes: Dict[bytes, str] = {}
-    unknown: List[Entry] = []
-    for entry in entries:
-        if entry.kind == FILE:
-            found = known(entry) if known else None
-            if found is None:
-                unknown.append(entry)
-            else:
-                hashes[entry.path] = found
-    run_threads(lambda entry: hashes.__setitem__(entry.path, hash_file(root, entry)), unknown, workers)
-    return hashes
 
 
 def run_threads(work: Callable[[Entry], None], items: Sequence[Entry], workers: int = 0) -> None:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 import signal
+import sys
 from typing import BinaryIO
 
 from ansible_collections.ddtree.fleet.plugins.module_utils._lease import LeaseError
@@ -19,6 +20,7 @@ from ansible_collections.ddtree.fleet.plugins.module_utils._tree import TreeErro
 def main(stdin: BinaryIO, stdout: BinaryIO) -> None:
     """Serve one relay. What goes wrong is one ``error`` message to it, for people; the exit status says nothing."""
     os.umask(0o022)
+    sys.setswitchinterval(0.0005)
     for number in (signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, _end)  # so that the lease is given back
     channel = Channel(stdin, stdout)

@@ -11,6 +11,7 @@ import os
 import time
 from typing import Any, Dict, List, Tuple
 
+from ansible_collections.ddtree.fleet.plugins.module_utils._hashing import hash_tree
 from ansible_collections.ddtree.fleet.plugins.module_utils._index import HashIndex, index_path
 from ansible_collections.ddtree.fleet.plugins.module_utils._stream import environment
 from ansible_collections.ddtree.fleet.plugins.module_utils._stream.codec import find_codec
@@ -29,10 +30,8 @@ from ansible_collections.ddtree.fleet.plugins.module_utils._tree import (
     FILE,
     Entry,
     TreeError,
-    hash_file,
     hash_into,
     open_scanned,
-    run_threads,
     scan,
     show,
     tree_digest,
@@ -41,24 +40,12 @@ from ansible_collections.ddtree.fleet.plugins.module_utils._tree import (
 
 def hash_known(root: bytes, entries: List[Entry], index: HashIndex, full: bool, progress: Progress) -> Dict[bytes, str]:
     """SHA-256 by path of every file: from the index where it is unchanged (unless ``full``), else by reading it."""
-    hashes: Dict[bytes, str] = {}
-    unknown: List[Entry] = []
-    for entry in entries:
-        if entry.kind == FILE:
-            known = None if full else index.lookup(entry)
-            if known is None:
-                unknown.append(entry)
-            else:
-                hashes[entry.path] = known
 
-    def work(entry: Entry) -> None:
-        seen = time.time_ns()
-        hashes[entry.path] = hash_file(root, entry)
-        index.add(entry, hashes[entry.path], seen)
+    def done(entry: Entry, sha256: str, seen_ns: int) -> None:
+        index.add(entry, sha256, seen_ns)
         progress.add(1, entry.size)
 
-    run_threads(work, unknown)
-    return hashes
+    return hash_tree(root, entries, None if full else index.lookup, done)
 
 
 class Source:
