@@ -25,6 +25,7 @@ HANDSHAKE_LIMIT = 64 << 10
 STDERR_KEPT = 8 << 10
 BUFFER = 64 << 10  # blocks are larger and pass without a copy
 F_SETPIPE_SZ = 1031
+SPLICE_F_NONBLOCK = 2
 PIPE = 1 << 20
 AGENT_START_S = 20
 TRIES = 3
@@ -35,20 +36,35 @@ class LegError(Exception):
     """A leg that could not be opened or broke; the message starts with the host."""
 
 
-class _Reader(io.RawIOBase):
-    """A pipe that gives up when nothing comes for ``timeout`` seconds (None: never)."""
+class _Reader:
+    """A pipe that gives up when nothing comes for ``timeout`` seconds (None: never). Holds nothing back, so it can be spliced from."""
 
     def __init__(self, fd: int, timeout: Optional[float]) -> None:
-        self._fd = fd
+        self.fd = fd
         self.timeout = timeout
 
-    def readable(self) -> bool:
-        return True
-
-    def readinto(self, buffer: Any) -> int:
-        if not select.select([self._fd], [], [], self.timeout)[0]:
+    def wait(self) -> None:
+        if not select.select([self.fd], [], [], self.timeout)[0]:
             raise PeerError(f"nothing came for {self.timeout:.0f} s; the host or the network hangs")
-        return os.readv(self._fd, [buffer])
+
+    def read_some(self, most: int) -> bytes:
+        self.wait()
+        return os.read(self.fd, most)
+
+    def read(self, length: int) -> bytearray:
+        """Exactly so many bytes, fewer only at the end."""
+        data = bytearray(length)
+        view = memoryview(data)
+        done = 0
+        while done < length:
+            self.wait()
+            count = os.readv(self.fd, [view[done:]])
+            if not count:
+                view.release()
+                del data[done:]
+                break
+            done += count
+        return data
 
 
 class _Writer(io.RawIOBase):
@@ -56,7 +72,7 @@ class _Writer(io.RawIOBase):
 
     def __init__(self, fd: int, timeout: float) -> None:
         os.set_blocking(fd, False)
-        self._fd = fd
+        self.fd = fd
         self.timeout = timeout
         self.ended = False
 
@@ -67,10 +83,13 @@ class _Writer(io.RawIOBase):
         if self.ended:  # the descriptor may belong to something else by now
             return len(data)
         while True:
-            if not select.select([], [self._fd], [], self.timeout)[1]:
-                raise PeerError(f"nothing was taken for {self.timeout:.0f} s; the host or the network hangs")
+            self.wait()
             with contextlib.suppress(BlockingIOError):
-                return os.write(self._fd, data)
+                return os.write(self.fd, data)
+
+    def wait(self) -> None:
+        if not select.select([], [self.fd], [], self.timeout)[1]:
+            raise PeerError(f"nothing was taken for {self.timeout:.0f} s; the host or the network hangs")
 
 
 class Leg:
@@ -139,11 +158,10 @@ class Leg:
         self._listener = threading.Thread(target=self._listen, daemon=True)
         self._listener.start()
         self._raw = _Reader(stdout.fileno(), self._idle)
-        reader = io.BufferedReader(self._raw, BUFFER)
         self._sink = _Writer(stdin.fileno(), self._idle)
         writer = io.BufferedWriter(self._sink, BUFFER)
-        self._reader, self._writer = reader, writer
-        self.channel = Channel(cast(BinaryIO, reader), cast(BinaryIO, writer))
+        self._writer = writer
+        self.channel = Channel(cast(BinaryIO, self._raw), cast(BinaryIO, writer))
 
     def _listen(self) -> None:
         """Keep the end of standard error, and answer the one question that may come there."""
@@ -193,7 +211,7 @@ class Leg:
         while True:
             self._raw.timeout = max(0.1, deadline - time.monotonic())
             try:
-                piece = self._reader.read1(4096)
+                piece = self._raw.read_some(4096)
             except PeerError:
                 raise LegError(
                     f"{self.host}: no answer within {self._endpoint.timeout + AGENT_START_S} s{self._said()}"
@@ -265,6 +283,26 @@ class Leg:
                 if message["op"] != "progress":
                     return message
                 self._heard(self.host, message)
+
+    def pass_on(self, other: Leg, kind: int, length: int) -> None:
+        """Hand the frame whose header was just received to ``other``, within the kernel.
+
+        Raises LegError when this end fails, PeerError or OSError when the other one does.
+        """
+        other.channel.send_header(kind, length)
+        other.channel.flush()
+        while length:
+            with self.named():
+                self._raw.wait()
+            try:
+                count = os.splice(self._raw.fd, other._sink.fd, length, flags=SPLICE_F_NONBLOCK)
+            except BlockingIOError:  # there is something to take, so the other end is full
+                other._sink.wait()
+                continue
+            if not count:
+                with self.named():
+                    raise PeerError("the connection ended before the work was done")
+            length -= count
 
     def kill(self) -> None:
         """End the connection at once; a thread that reads from it gets an error, an agent on this host its chance to tidy up."""

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import os
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -120,6 +121,8 @@ class Target:
         self.codec = ""
         self.sink = RELAY
         self._outlet = Outlet()
+        self.alone = False  # nobody else gets content through the relay, so that blocks need not wait in a queue
+        self.ready = threading.Event()
 
     @property
     def alive(self) -> bool:
@@ -231,8 +234,10 @@ class Target:
             # Until it has built, nothing is read there, however long copying takes.
             leg.ask("build", "built", direct=self.sink != RELAY)
             verdict.path = "relay" if self.sink == RELAY else "direct"
+            self.ready.set()
             passing = threading.Thread(target=self._pass_on, args=(leg,), daemon=True)
-            passing.start()
+            if not self.alone:
+                passing.start()
             try:
                 done = leg.answer(
                     "committed"
@@ -240,7 +245,8 @@ class Target:
             except LegError:
                 self._outlet.fail()
                 raise
-            passing.join()
+            if not self.alone:
+                passing.join()
             verdict.installed_digest, verdict.relocated = done["installed"], done["relocated"]
             verdict.bytecode, verdict.seconds, verdict.reused = done["bytecode"], done["seconds"], done["reused"]
             verdict.bytes_resumed, verdict.peak_memory = done["resumed"], done["peak_memory"]
@@ -260,7 +266,34 @@ class Target:
             leg.channel.flush()
 
     def put(self, frame: Optional[tuple[int, bytes]]) -> None:
-        self._outlet.put(frame)
+        """Pass a frame on, None after the last: by way of the queue, or at once when there is nobody else to wait for."""
+        if not self.alone:
+            self._outlet.put(frame)
+        elif frame and self._is_ready():
+            with contextlib.suppress(
+                PeerError, OSError, ValueError
+            ):  # the other thread hears what the target says of it
+                self.connected().channel.send_frame(*frame)
+                self.connected().channel.flush()
+
+    def put_block(self, source: Leg, length: int) -> bool:
+        """Pass the block whose header the source has just sent on within the kernel; gives False when the target is gone.
+
+        Raises LegError when the source fails.
+        """
+        try:
+            if self._is_ready():
+                source.pass_on(self.connected(), BLOCK, length)
+                return True
+        except (PeerError, OSError, ValueError):  # the other thread hears what the target says of it
+            pass
+        return False
+
+    def _is_ready(self) -> bool:
+        """Wait until the target reads content; gives False when it has failed."""
+        while self.alive and not self.ready.wait(0.2):
+            pass
+        return self.alive
 
     def abandon(self) -> None:
         """End the agent, whatever its thread waits for; what it has staged stays for the next run."""
@@ -474,6 +507,7 @@ class Relay:
                     f"{lacking}: there is no zstd, so content goes uncompressed; install libzstd"
                 )
         groups = list(_groups(targets))
+        targets[0].alone = len(targets) == 1 and targets[0].sink == RELAY and hasattr(os, "splice")
         waiting = [pool.submit(target.take_files) for target in targets]
         for future in waiting:
             future.add_done_callback(lambda future: self._end_without_targets(leg, targets))
@@ -498,7 +532,12 @@ class Relay:
         taking: Sequence[Target] = ()
         while True:
             with leg.named():
-                kind, payload = leg.channel.receive_frame()
+                kind, length = leg.channel.receive_header()
+                if kind == BLOCK and taking and taking[0].alone:
+                    if not taking[0].put_block(leg, length):
+                        self._end_source(leg)
+                    continue
+                kind, payload = leg.channel.receive_content(kind, length)
                 message = parse_message((kind, payload), "group", "sent", "progress") if kind != BLOCK else {}
             if message.get("op") == "progress":
                 self._board.heard(self._request.source, message)
@@ -513,8 +552,11 @@ class Relay:
     def _end_without_targets(self, leg: Leg, targets: Sequence[Target]) -> None:
         """End the source when nobody is left to read the rest for."""
         if not any(target.alive for target in targets):
-            self._ended = True
-            leg.kill()
+            self._end_source(leg)
+
+    def _end_source(self, leg: Leg) -> None:
+        self._ended = True
+        leg.kill()
 
     @staticmethod
     @contextlib.contextmanager

@@ -1,40 +1,45 @@
 # Copyright (c) 2026, the ddtree.fleet authors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Pace: what a sender learns from the rate at which its blocks leave, and the limit that a user sets on it."""
+"""Pace: how hard to compress, from what link and processors turn out to do, and the limit that a user sets on the rate."""
 
 from __future__ import annotations
 
 import time
-from typing import Callable, Dict
+from typing import Callable, Dict, List, Tuple
 
-LEVELS = (1, 0, 3)  # of zstd, 0 is uncompressed; begins with what costs little wherever it is wrong
-WINDOW_BYTES = 48 << 20
-TRY_AGAIN = 10  # windows
-HOPELESS = 0.6  # of the best rate: not tried again as often
+WINDOW_BYTES = 48 << 20  # sent uncompressed to learn how fast the link is
+HOLD_BYTES = 1 << 30  # until that is done again
+SAMPLE_EVERY = 4  # blocks of such a window
+PAYS = 1.5  # times the rate of uncompressed content: what compressing must promise
+UNPACKS = 2.0  # times the rate of level 1: how fast one processor unpacks
+LEVEL_3 = 0.55  # times the rate of level 1: how fast level 3 packs
 INCOMPRESSIBLE = 0.95
 SKIPPED_BLOCKS = 7
 
 
 class Pace:
-    """Chooses how hard to compress by the only thing that counts, content delivered per second.
+    """Chooses a level of zstd, 0 for none.
 
-    The rate of a window depends on link, processors at both ends, everything between, and the content; none of these need be
-    known. Each level is tried for one window; then the fastest is used, and now and then another is tried again. A window that
-    begins with full buffers of another level tells little, so the first half of each is not counted.
+    A window is sent uncompressed, and some of its blocks are compressed only to see how long that takes and what is left of
+    them. Its second half shows what the link and all that stands behind it take in a second; in the first, buffers fill.
+    Compressing pays where packing on all processors, unpacking on one and the smaller amount on the link would all be clearly
+    faster than that. On a fast link, or where the processors are busy with the stream as it is, it does not.
     """
 
-    def __init__(self, mode: str, clock: Callable[[], float] = time.monotonic) -> None:
-        """``mode``: ``auto``, ``zstd`` (always level 3) or ``none``."""
+    def __init__(self, mode: str, workers: int, clock: Callable[[], float] = time.monotonic) -> None:
+        """``mode``: ``auto``, ``zstd`` (always level 3) or ``none``; ``workers``: how many blocks are packed at once."""
+        self._auto = mode == "auto"
+        self._workers = workers
         self._clock = clock
-        self._levels = {"auto": LEVELS, "zstd": (3,), "none": (0,)}[mode]
-        self._rates: Dict[int, float] = {}
-        self._tried: Dict[int, int] = {}
-        self._windows = 0
-        self._level = self._levels[0]
+        self._level = 3 if mode == "zstd" else 0
+        self._learning = self._auto
         self._bytes = 0
         self._half = (0, clock())
+        self._blocks = 0
+        self._samples: List[Tuple[int, int, float]] = []
         self._skip: Dict[int, int] = {}
+        self._rates: Dict[str, int] = {}
 
     def level(self, file: int) -> int:
         """The level for the next block, which begins in file number ``file``; 0 while that file does not compress."""
@@ -48,38 +53,54 @@ class Pace:
         if packed > INCOMPRESSIBLE * size:
             self._skip = {file: SKIPPED_BLOCKS}
 
+    def wants_sample(self) -> bool:
+        """Whether the next block should be compressed for the sake of knowing, beside being sent as it is."""
+        if not self._learning:
+            return False
+        self._blocks += 1
+        return self._blocks % SAMPLE_EVERY == 1
+
+    def sampled(self, size: int, packed: int, seconds: float) -> None:
+        """Learn how long compressing a block with level 1 took; any thread may tell."""
+        self._samples.append((size, packed, seconds))
+
     def left(self, size: int) -> None:
-        """Learn that ``size`` bytes of content have left, and choose anew at the end of a window."""
+        """Learn that ``size`` bytes of content have left."""
+        if not self._auto:
+            return
         before = self._bytes
         self._bytes += size
-        if before < WINDOW_BYTES // 2 <= self._bytes:
-            self._half = (self._bytes, self._clock())
-        if self._bytes >= WINDOW_BYTES and len(self._levels) > 1:
-            counted, since = self._half
-            self._end_window((self._bytes - counted) / max(self._clock() - since, 1e-6))
+        if self._learning:
+            if before < WINDOW_BYTES // 2 <= self._bytes:
+                self._half = (self._bytes, self._clock())
+            if self._bytes >= WINDOW_BYTES:
+                counted, since = self._half
+                self._choose((self._bytes - counted) / max(self._clock() - since, 1e-6))
+        elif self._bytes >= HOLD_BYTES:
+            self._level, self._bytes, self._learning = 0, 0, True
 
-    def _end_window(self, rate: float) -> None:
-        known = self._rates.get(self._level)
-        self._rates[self._level] = rate if known is None else (known + rate) / 2
-        self._tried[self._level] = self._windows
-        self._windows += 1
-        self._bytes = 0
-        self._level = self._next_level()
-
-    def _next_level(self) -> int:
-        for level in self._levels:
-            if level not in self._rates:
-                return level
-        best = max(self._rates, key=lambda level: self._rates[level])
-        for level in self._levels:
-            patience = TRY_AGAIN if self._rates[level] > HOPELESS * self._rates[best] else 4 * TRY_AGAIN
-            if level != best and self._windows - self._tried[level] > patience:
-                return level
-        return best
+    def _choose(self, rate: float) -> None:
+        samples = list(self._samples)
+        seconds = sum(sample[2] for sample in samples)
+        if samples and seconds:
+            size = sum(sample[0] for sample in samples)
+            packs, left = size / seconds, max(sum(sample[1] for sample in samples) / size, 0.01)
+            promised = min(packs * self._workers, packs * UNPACKS, rate / left)
+            self._level = int(promised > PAYS * rate)
+            if self._level and packs * self._workers * LEVEL_3 > 2 * rate / left:
+                self._level = 3
+            self._rates = {
+                "link": int(rate),
+                "pack": int(packs),
+                "packed_percent": int(100 * left),
+                "level": self._level,
+            }
+        self._samples = []
+        self._bytes, self._learning = 0, False
 
     def rates(self) -> Dict[str, int]:
-        """Content per second seen with each level, in bytes, for a result."""
-        return {f"zstd {level}" if level else "none": int(rate) for level, rate in sorted(self._rates.items())}
+        """What was learnt last: content that the link takes and one processor packs, bytes per second; what is left; the level."""
+        return self._rates
 
 
 class RateLimit:

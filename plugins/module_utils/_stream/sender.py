@@ -12,7 +12,7 @@ import threading
 import time
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Deque, Dict, Iterator, List, Tuple, Union
+from typing import TYPE_CHECKING, Any, Deque, Dict, List, Tuple, Union
 
 from ansible_collections.ddtree.fleet.plugins.module_utils._stream.codec import Codec, find_codec
 from ansible_collections.ddtree.fleet.plugins.module_utils._stream.fanout import Outlet
@@ -176,56 +176,76 @@ class Sender:
     """Sends groups of one tree's files. ``compress`` is ``auto``, ``zstd`` or ``none``, ``rate`` in bytes per second (0: any)."""
 
     def __init__(self, root: bytes, entries: List[Entry], sinks: Sinks, compress: str, rate: int) -> None:
-        self.pace = Pace(compress)
         self._root = root
         self._entries = entries
         self._sinks = sinks
         self._limit = RateLimit(rate)
         self._progress = Progress(sinks.channel, "send")
         workers = min(os.cpu_count() or 1, MAX_WORKERS)
+        self.pace = Pace(compress, workers)
         self._pool = ThreadPoolExecutor(workers)
         self._codec = find_codec() if compress != "none" else None
         self._pending: Deque[Tuple[int, int, Union[Buffer, Future[bytes]]]] = collections.deque()
         self._most_pending = workers + 2
+        self._buffer = bytearray(BLOCK_HEAD.size + BLOCK_SIZE)  # of the block that is being filled
+        self._used = 0
+        self._sample = False  # compress the next block for the sake of knowing
+        self._first = 0  # the first file of which it has a part
 
     def send(self, group: Group) -> None:
         """Send a group: what it is, then its blocks."""
         offsets = sorted(group.offsets.items())
         self._sinks.send(group.sinks, *message_frame("group", runs=to_runs(group.numbers), offsets=offsets))
-        for buffer, size, file in self._blocks(group):
-            self._pending.append((file, size, self._pack(buffer, size, file)))
-            self._send_packed(group, self._most_pending)
-            if not self._sinks.any_left(group.sinks):
-                self._pending.clear()
-                return
+        for number in group.numbers:
+            self._send_file(group, number)
+        self._end_block(group)
         self._send_packed(group, 0)
 
-    def _blocks(self, group: Group) -> Iterator[Tuple[bytearray, int, int]]:
-        """Buffers with room for the head of a block, how much content is in each, and the file that begins or goes on in it."""
-        buffer, used, first = bytearray(BLOCK_HEAD.size + BLOCK_SIZE), 0, -1
-        view = memoryview(buffer)[BLOCK_HEAD.size :]
-        for number in group.numbers:
-            entry, offset = self._entries[number], group.offsets.get(number, 0)
-            if not entry.size:
-                self._progress.add(1)
-                continue
+    def _send_file(self, group: Group, number: int) -> None:
+        """Add what a file has from its offset to the block that is being filled, and send blocks that are full."""
+        entry, offset = self._entries[number], group.offsets.get(number, 0)
+        left = entry.size - offset
+        if left:
             with open_scanned(self._root, entry) as fd:
-                left = entry.size - offset
+                dense = os.fstat(fd).st_blocks * 512 >= entry.size
                 if offset:
                     os.lseek(fd, offset, os.SEEK_SET)
-                while left:
-                    first = number if first < 0 else first
-                    count = os.readv(fd, [view[used : used + left]])
+                while left and self._sinks.any_left(group.sinks):
+                    if dense and not self._used and left >= BLOCK_SIZE and self._goes_as_it_is(group, number):
+                        left -= self._send_uncopied(group, fd, entry)
+                        continue
+                    self._first = self._first if self._used else number
+                    count = os.readv(fd, [memoryview(self._buffer)[BLOCK_HEAD.size + self._used :][:left]])
                     if not count:
                         raise changed_while_read(os.path.join(self._root, entry.path))
-                    used, left = used + count, left - count
-                    if used == BLOCK_SIZE:
-                        yield buffer, used, first
-                        buffer, used, first = bytearray(BLOCK_HEAD.size + BLOCK_SIZE), 0, -1
-                        view = memoryview(buffer)[BLOCK_HEAD.size :]
-            self._progress.add(1)
-        if used:
-            yield buffer, used, first
+                    self._used, left = self._used + count, left - count
+                    if self._used == BLOCK_SIZE:
+                        self._end_block(group)
+        self._progress.add(1)
+
+    def _end_block(self, group: Group) -> None:
+        if self._used:
+            packed = self._pack(self._buffer, self._used, self._first)
+            self._pending.append((self._first, self._used, packed))
+            self._buffer, self._used = bytearray(BLOCK_HEAD.size + BLOCK_SIZE), 0
+            self._send_packed(group, self._most_pending)
+
+    def _goes_as_it_is(self, group: Group, number: int) -> bool:
+        """Whether the next block of a file goes uncompressed to the relay only, and nothing is to be learnt from it."""
+        if group.sinks != [RELAY] or (self._codec and self.pace.level(number)):
+            return False
+        self._sample = self._sample or (self._codec is not None and self.pace.wants_sample())
+        return not self._sample
+
+    def _send_uncopied(self, group: Group, fd: int, entry: Entry) -> int:
+        """Send the next block of a file without its bytes passing through this process; gives its size."""
+        self._send_packed(group, 0)
+        self._limit.spend(HEADER.size + BLOCK_HEAD.size + BLOCK_SIZE)
+        if self._sinks.channel.send_file(BLOCK, BLOCK_HEAD.pack(RAW, BLOCK_SIZE), fd, BLOCK_SIZE) < BLOCK_SIZE:
+            raise changed_while_read(os.path.join(self._root, entry.path))
+        self.pace.left(BLOCK_SIZE)
+        self._progress.add(0, BLOCK_SIZE)
+        return BLOCK_SIZE
 
     def _pack(self, buffer: bytearray, size: int, file: int) -> Union[Buffer, Future[bytes]]:
         head, end = BLOCK_HEAD.size, BLOCK_HEAD.size + size
@@ -234,6 +254,9 @@ class Sender:
         ):
             return BLOCK_HEAD.pack(ZEROS, size)
         level = self.pace.level(file) if self._codec else 0
+        if self._codec and not level and (self._sample or self.pace.wants_sample()):
+            self._sample = False
+            self._pool.submit(_try, self._codec, buffer, size, self.pace)
         if level and self._codec:
             return self._pool.submit(_compress, self._codec, buffer, size, level)
         BLOCK_HEAD.pack_into(buffer, 0, RAW, size)
@@ -256,6 +279,12 @@ class Sender:
 
     def close(self) -> None:
         self._pool.shutdown(wait=False)
+
+
+def _try(codec: Codec, buffer: bytearray, size: int, pace: Pace) -> None:
+    started = time.monotonic()
+    packed = codec.compress(memoryview(buffer)[BLOCK_HEAD.size : BLOCK_HEAD.size + size], 1)
+    pace.sampled(size, len(packed), time.monotonic() - started)
 
 
 def _compress(codec: Codec, buffer: bytearray, size: int, level: int) -> bytes:

@@ -19,6 +19,7 @@ surrogate escapes.
 from __future__ import annotations
 
 import json
+import os
 import struct
 import zlib
 from typing import Any, BinaryIO, Dict, Iterable, List, Tuple, Union
@@ -66,11 +67,40 @@ class Channel:
         self._writer.flush()
 
     def receive_frame(self) -> Frame:
+        kind, length = self.receive_header()
+        return kind, self._read(length)
+
+    def receive_header(self) -> Tuple[int, int]:
+        """Type and length of the next frame, whose content must be received next."""
         kind, length = HEADER.unpack(self._read(HEADER.size))
         check_header(kind, length)
-        payload = self._read(length)
         self.received += HEADER.size + length
-        return kind, payload
+        return kind, length
+
+    def receive_content(self, kind: int, length: int) -> Frame:
+        return kind, self._read(length)
+
+    def send_header(self, kind: int, length: int) -> None:
+        """Begin a frame whose content is sent past this channel, after a flush."""
+        self._writer.write(HEADER.pack(kind, length))
+        self.sent += HEADER.size + length
+
+    def send_file(self, kind: int, head: bytes, fd: int, size: int) -> int:
+        """Send a frame of ``head`` and the next ``size`` bytes of an open file, without a copy; gives how many there were.
+
+        Where the file has fewer, zeros make up for them, so that the frames that follow are still read.
+        """
+        self.send_header(kind, len(head) + size)
+        self._writer.write(head)
+        self.flush()
+        done = 0
+        while done < size:
+            count = os.sendfile(self._writer.fileno(), fd, None, size - done)
+            if not count:
+                self._writer.write(bytes(size - done))
+                break
+            done += count
+        return done
 
     def _read(self, length: int) -> bytes:
         data = self._reader.read(length)

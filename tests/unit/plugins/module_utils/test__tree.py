@@ -13,10 +13,10 @@ from typing import Any, Dict, List
 
 import pytest
 from ansible_collections.ddtree.fleet.plugins.module_utils import _tree
+from ansible_collections.ddtree.fleet.plugins.module_utils._hashing import hash_tree
 from ansible_collections.ddtree.fleet.plugins.module_utils._tree import (
     TreeError,
     hash_file,
-    hash_tree,
     open_scanned,
     scan,
     tree_digest,

@@ -290,7 +290,7 @@ def test_what_a_dead_leg_did_not_send_never_reaches_another(tmp_path: Path) -> N
         for _ in range(3):
             leg.channel.send_frame(BLOCK, b"stale" * 100_000)
             leg.channel.flush()
-    number = leg._sink._fd
+    number = leg._sink.fd
     target = os.open(tmp_path / "other", os.O_RDWR | os.O_CREAT)
     moved = os.dup2(target, number) if target != number else target
     leg._writer.flush()
