@@ -256,9 +256,19 @@ class Target:
             leg.tell("bye")
 
     def _pass_on(self, leg: Leg) -> None:
-        with contextlib.suppress(PeerError, OSError, ValueError):  # the other thread hears what the target says of it
+        with self._writing():
             self._outlet.drain(leg.channel.send_frame)
             leg.channel.flush()
+
+    @contextlib.contextmanager
+    def _writing(self) -> Iterator[None]:
+        """Give a target up that takes nothing, since it may say that it lives all the while."""
+        try:
+            yield
+        except PeerError as error:
+            self._give_up(f"{self.verdict.host}: {error}")
+        except (OSError, ValueError):  # the other thread hears what the target says of it
+            pass
 
     def _drain(self, leg: Leg) -> None:
         with leg.named():
@@ -270,9 +280,7 @@ class Target:
         if not self.alone:
             self._outlet.put(frame)
         elif frame and self._is_ready():
-            with contextlib.suppress(
-                PeerError, OSError, ValueError
-            ):  # the other thread hears what the target says of it
+            with self._writing():
                 self.connected().channel.send_frame(*frame)
                 self.connected().channel.flush()
 
@@ -281,12 +289,10 @@ class Target:
 
         Raises LegError when the source fails.
         """
-        try:
+        with self._writing():
             if self._is_ready():
                 source.pass_on(self.connected(), BLOCK, length)
                 return True
-        except (PeerError, OSError, ValueError):  # the other thread hears what the target says of it
-            pass
         return False
 
     def _is_ready(self) -> bool:
@@ -297,7 +303,10 @@ class Target:
 
     def abandon(self) -> None:
         """End the agent, whatever its thread waits for; what it has staged stays for the next run."""
-        self.fail(f"{self.verdict.host}: the stream was abandoned")
+        self._give_up(f"{self.verdict.host}: the stream was abandoned")
+
+    def _give_up(self, why: str) -> None:
+        self.fail(why)
         if self.leg:
             self.leg.kill()
 
