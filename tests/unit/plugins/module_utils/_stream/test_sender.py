@@ -188,15 +188,16 @@ def test_only_what_is_learnt_from_is_copied(tmp_path: Path, uncopied: List[int],
 
 
 def test_what_follows_a_small_file_keeps_its_place(tmp_path: Path, uncopied: List[int]) -> None:
-    case = Case(tmp_path / "src", {"a": b"small", "b": TEXT * 5, "c": NOISE * 5, "d": b"end"})
+    noise = random.Random(5).randbytes(30 * BLOCK_SIZE)
+    case = Case(tmp_path / "src", {"a": b"small", "b": TEXT * 5, "c": noise, "d": b"end"})
     case.send(whole(range(4)), compress="none")
     assert b"".join(map(unpacked, case.blocks())) == b"".join(case.files)
-    assert 0 < sum(uncopied) < 10 * BLOCK_SIZE
+    assert 0 < sum(uncopied) < 35 * BLOCK_SIZE
     uncopied.clear()
-    packed = Case(tmp_path / "other", {"a": b"small", "b": TEXT * 5, "c": NOISE * 15, "d": b"end"})
+    packed = Case(tmp_path / "other", {"a": b"small", "b": TEXT * 5, "c": noise, "d": b"end"})
     packed.send(whole(range(4)), compress="zstd")
     assert b"".join(map(unpacked, packed.blocks())) == b"".join(packed.files)
-    assert 0 < sum(uncopied) < 15 * BLOCK_SIZE
+    assert 0 < sum(uncopied) < 30 * BLOCK_SIZE
 
 
 def test_groups_are_told_apart(tmp_path: Path) -> None:
