@@ -221,8 +221,8 @@ def test_packing_is_what_was_asked_for(tmp_path: Path) -> None:
     with Source() as source:
         source.scan(src)
         plain, packed, auto = (source.content([0], compress=mode) for mode in ("none", "zstd", "auto"))
-    assert set(packings(plain)) == {0}
-    assert set(packings(packed)) == set(packings(auto)) == {ZSTD}
+    assert set(packings(plain)) == set(packings(auto)) == {0}  # auto has not learnt anything from so little
+    assert set(packings(packed)) == {ZSTD}
     assert content_bytes(packed) < content_bytes(plain) / 20
 
 
