@@ -85,6 +85,8 @@ def _hash_in_processes(root: bytes, entries: Sequence[Entry], shares: Sequence[L
             reading, writing = os.pipe()
             pid = os.fork()
             if not pid:
+                for pipe in (reading, *workers):  # else no write would fail when the reading process is gone
+                    os.close(pipe)
                 _work(root, entries, sorted(share), writing)
             os.close(writing)
             workers[reading] = pid

@@ -153,15 +153,8 @@ class Destination(Agent):
         return self.ask("look", "state", digest=digest, repair=repair)
 
     def prepare(self, digest: str, **more: Any) -> None:
-        fields = {
-            "environment": {},
-            "bytecode": True,
-            "shipped": "",
-            "prefixes": [],
-            "special": [],
-            "changes": False,
-            **more,
-        }
+        fields = {"environment": {}, "bytecode": True, "shipped": "", "special": [], "changes": False}
+        fields = {"prefixes": [], **fields, **more}
         self.tell("prepare", digest=digest, source="src-host", src="/src", **fields)
 
     def build(self) -> None:

@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import time
-from typing import Dict, List
+from typing import List
 
 import pytest
 from ansible_collections.ddtree.fleet.plugins.module_utils._stream import pace
@@ -12,94 +12,121 @@ from ansible_collections.ddtree.fleet.plugins.module_utils._stream.pace import P
 
 MIB = 1 << 20
 WINDOW = pace.WINDOW_BYTES // MIB  # in blocks of 1 MiB
+HOLD = pace.HOLD_BYTES // MIB
+GIGABIT = 112.0
 
 
 class World:
-    """A link that delivers content with each level at a rate (MiB/s) that a test sets, and the clock that goes with it."""
+    """A link of ``link`` MiB/s, processors that each pack ``packs`` MiB/s to a third, and the clock that goes with them."""
 
-    def __init__(self, rates: Dict[int, float], mode: str = "auto") -> None:
-        self.rates = rates
+    def __init__(self, link: float, packs: float, workers: int = 8, mode: str = "auto") -> None:
+        self.link = link
+        self.packs = packs
+        self.kept = 1 / 3
         self.now = 0.0
-        self.pace = Pace(mode, lambda: self.now)
+        self.samples = 0
+        self.pace = Pace(mode, workers, lambda: self.now)
 
     def send(self, blocks: int) -> List[int]:
         """Send blocks of 1 MiB; gives the level of each."""
-        levels = []
-        for _ in range(blocks):
-            level = self.pace.level(0)
-            self.now += 1 / self.rates[level]
-            self.pace.packed(0, MIB, MIB // 3)
-            self.pace.left(MIB)
-            levels.append(level)
-        return levels
+        return [self._send_block() for _ in range(blocks)]
 
-
-def share(levels: List[int], level: int) -> float:
-    return levels.count(level) / len(levels)
+    def _send_block(self) -> int:
+        level = self.pace.level(0)
+        packed = int(MIB * self.kept)
+        if level:
+            self.pace.packed(0, MIB, packed)
+        elif self.pace.wants_sample():
+            self.samples += 1
+            self.pace.sampled(MIB, packed, 1 / self.packs)
+        self.now += (self.kept if level else 1) / self.link
+        self.pace.left(MIB)
+        return level
 
 
 @pytest.mark.parametrize(
-    ("rates", "best"),
+    ("link", "packs", "workers", "level"),
     [
-        ({0: 1000.0, 1: 400.0, 3: 200.0}, 0),  # a fast link
-        ({0: 100.0, 1: 300.0, 3: 200.0}, 1),  # a link of one gigabit
-        ({0: 10.0, 1: 30.0, 3: 35.0}, 3),  # a slow one
+        pytest.param(3000.0, 500.0, 8, 0, id="fast link"),
+        pytest.param(GIGABIT, 500.0, 8, 3, id="one gigabit, many processors"),
+        pytest.param(GIGABIT, 500.0, 2, 1, id="one gigabit, two processors"),
+        pytest.param(10.0, 500.0, 2, 3, id="slow link"),
+        pytest.param(GIGABIT, 50.0, 8, 0, id="processors that are busy with something else"),
+        pytest.param(GIGABIT, 150.0, 1, 0, id="one processor, hardly faster than the link"),
     ],
 )
-def test_after_one_window_each_the_fastest_level_is_used(rates: Dict[int, float], best: int) -> None:
-    world = World(rates)
-    levels = world.send(3 * WINDOW)
-    assert {levels[start] for start in (0, WINDOW, 2 * WINDOW)} == {0, 1, 3}
-    assert share(world.send(60 * WINDOW), best) > 0.85
+def test_what_is_faster_on_that_link_with_those_processors_is_chosen(
+    link: float, packs: float, workers: int, level: int
+) -> None:
+    world = World(link, packs, workers)
+    assert world.send(WINDOW) == [0] * WINDOW
+    assert world.send(HOLD) == [level] * HOLD
 
 
-def test_a_change_of_the_link_is_noticed() -> None:
-    world = World({0: 1000.0, 1: 700.0, 3: 650.0})
-    assert share(world.send(10 * WINDOW)[3 * WINDOW :], 0) == 1.0
-    world.rates = {0: 50.0, 1: 150.0, 3: 140.0}
-    world.send(30 * WINDOW)
-    assert share(world.send(20 * WINDOW), 0) < 0.2
+def test_content_that_keeps_its_size_goes_as_it_is() -> None:
+    world = World(10.0, 500.0)
+    world.kept = 1.0
+    assert set(world.send(3 * WINDOW)) == {0}
 
 
-def test_a_level_that_is_far_slower_is_hardly_ever_tried_again() -> None:
-    world = World({0: 1000.0, 1: 900.0, 3: 100.0})
-    world.send(3 * WINDOW)
-    levels = world.send(39 * WINDOW)
-    assert levels.count(3) == 0
-    assert levels.count(1) >= 2 * WINDOW
-    assert world.send(60 * WINDOW).count(3) > 0
+def test_without_samples_nothing_is_compressed() -> None:
+    world = Pace("auto", 8, iter(range(10_000)).__next__)
+    for _ in range(3 * WINDOW):
+        assert world.level(0) == 0
+        world.left(MIB)
+    assert world.rates() == {}
+
+
+def test_only_some_blocks_of_a_window_are_compressed_to_learn_from() -> None:
+    world = World(GIGABIT, 500.0)
+    world.send(WINDOW)
+    assert world.samples == WINDOW // pace.SAMPLE_EVERY
+    world.send(HOLD)
+    assert world.samples == WINDOW // pace.SAMPLE_EVERY
+
+
+@pytest.mark.parametrize(("links", "levels"), [((3000.0, 10.0), (0, 3)), ((10.0, 3000.0), (3, 0))])
+def test_it_learns_anew_after_a_while_and_notices_that_the_link_is_another(
+    links: List[float], levels: List[int]
+) -> None:
+    world = World(links[0], 500.0)
+    assert world.send(WINDOW + HOLD) == [0] * WINDOW + [levels[0]] * HOLD
+    world.link = links[1]
+    assert world.send(WINDOW + HOLD) == [0] * WINDOW + [levels[1]] * HOLD
 
 
 def test_the_first_half_of_a_window_does_not_count() -> None:
-    """In it, buffers that were filled with another level run empty."""
-    world = World({0: 100.0, 1: 100.0, 3: 100.0})
-    world.rates[1] = 1.0
+    """In it, buffers fill: a slow link seems to be fast."""
+    world = World(10_000.0, 500.0)
     world.send(WINDOW // 2)
-    world.rates[1] = 200.0
+    world.link = 10.0
     world.send(WINDOW // 2)
-    assert world.pace.rates() == {"zstd 1": pytest.approx(200 * MIB, rel=0.01)}
+    assert world.pace.rates()["link"] == pytest.approx(10 * MIB, rel=0.01)
+    assert world.pace.level(0) == 3
 
 
-def test_rates_are_told_by_level() -> None:
-    world = World({0: 100.0, 1: 300.0, 3: 200.0})
-    world.send(3 * WINDOW)
+def test_what_was_learnt_is_told() -> None:
+    world = World(GIGABIT, 500.0)
+    assert world.pace.rates() == {}
+    world.send(WINDOW)
     assert world.pace.rates() == {
-        "none": pytest.approx(100 * MIB, rel=0.01),
-        "zstd 1": pytest.approx(300 * MIB, rel=0.01),
-        "zstd 3": pytest.approx(200 * MIB, rel=0.01),
+        "link": pytest.approx(GIGABIT * MIB, rel=0.01),
+        "pack": pytest.approx(500 * MIB, rel=0.01),
+        "packed_percent": 33,
+        "level": 3,
     }
 
 
 @pytest.mark.parametrize(("mode", "level"), [("zstd", 3), ("none", 0)])
-def test_what_a_user_asked_for_is_used_always(mode: str, level: int) -> None:
-    world = World({0: 1000.0, 3: 1.0}, mode)
-    assert set(world.send(10 * WINDOW)) == {level}
-    world = World({0: 1.0, 3: 1000.0}, mode)
-    assert set(world.send(10 * WINDOW)) == {level}
+@pytest.mark.parametrize("link", [10.0, 3000.0])
+def test_what_a_user_asked_for_is_used_always(mode: str, level: int, link: float) -> None:
+    world = World(link, 500.0, mode=mode)
+    assert world.send(2 * WINDOW + HOLD) == [level] * (2 * WINDOW + HOLD)
+    assert (world.samples, world.pace.rates()) == (0, {})
 
 
 def test_a_file_that_does_not_compress_is_left_alone_for_a_while_and_others_are_not() -> None:
-    chosen = Pace("zstd")
+    chosen = Pace("zstd", 2)
     chosen.packed(7, MIB, MIB)
     assert chosen.level(8) == 3
     assert [chosen.level(7) for _ in range(pace.SKIPPED_BLOCKS + 1)] == [0] * pace.SKIPPED_BLOCKS + [3]

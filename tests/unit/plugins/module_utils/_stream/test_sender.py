@@ -8,7 +8,7 @@ import os
 import random
 import time
 from pathlib import Path
-from typing import Dict, List, Sequence
+from typing import Any, Dict, List, Sequence
 
 import pytest
 from ansible_collections.ddtree.fleet.plugins.module_utils._stream import sender as under_test
@@ -44,17 +44,18 @@ class Case:
         self.root = os.fsencode(root)
         self.entries = scan(self.root)
         self.files = [files[os.fsdecode(entry.path)] for entry in self.entries]
-        self._stream = io.BytesIO()
+        self._wire = root.with_name(root.name + ".wire")
 
     def send(self, *groups: Group, compress: str = "none", rate: int = 0) -> Sender:
-        sender = Sender(self.root, self.entries, Sinks(Channel(io.BytesIO(), self._stream)), compress, rate)
-        for group in groups:
-            sender.send(group)
-        sender.close()
+        with self._wire.open("wb") as file:
+            sender = Sender(self.root, self.entries, Sinks(Channel(io.BytesIO(), file)), compress, rate)
+            for group in groups:
+                sender.send(group)
+            sender.close()
         return sender
 
     def frames(self) -> List[Frame]:
-        channel, frames = Channel(io.BytesIO(self._stream.getvalue()), io.BytesIO()), []
+        channel, frames = Channel(io.BytesIO(self._wire.read_bytes()), io.BytesIO()), []
         try:
             while True:
                 frames.append(channel.receive_frame())
@@ -87,6 +88,20 @@ def packing(payload: bytes) -> int:
     return payload[0]
 
 
+@pytest.fixture(name="uncopied")
+def uncopied_fixture(monkeypatch: pytest.MonkeyPatch) -> List[int]:
+    """How many bytes each call sent from a file without a copy."""
+    counts: List[int] = []
+    sendfile = os.sendfile
+
+    def counting(*args: Any) -> int:
+        counts.append(sendfile(*args))
+        return counts[-1]
+
+    monkeypatch.setattr(os, "sendfile", counting)
+    return counts
+
+
 @pytest.mark.parametrize("compress", ["none", "zstd", "auto"])
 def test_files_follow_one_another_in_whole_blocks(tmp_path: Path, compress: str) -> None:
     files = {"a": b"first", "b": b"", "c": NOISE + TEXT + b"tail", "d": ZERO * 2, "e": TEXT * 2, "f": b"end"}
@@ -100,9 +115,23 @@ def test_files_follow_one_another_in_whole_blocks(tmp_path: Path, compress: str)
 
 
 def test_zeros_take_a_few_bytes_each(tmp_path: Path) -> None:
-    case = Case(tmp_path / "src", {"x": ZERO * 5 + bytes(9)})
-    case.send(whole([0]))
+    case = Case(tmp_path / "src", {f"{number}": bytes(BLOCK_SIZE // 2) for number in range(10)} | {"x": bytes(9)})
+    case.send(whole(range(11)))
     assert case.blocks() == [BLOCK_HEAD.pack(ZEROS, BLOCK_SIZE)] * 5 + [BLOCK_HEAD.pack(ZEROS, 9)]
+
+
+def test_holes_take_a_few_bytes_each_and_what_is_between_them_arrives(tmp_path: Path, uncopied: List[int]) -> None:
+    case = Case(tmp_path / "src", {"x": b""})
+    with open(tmp_path / "src" / "x", "wb") as file:
+        file.seek(30 * BLOCK_SIZE)
+        file.write(NOISE * 2)
+        file.truncate(64 * BLOCK_SIZE + 9)
+    case.entries = scan(case.root)
+    case.send(whole([0]))
+    between = [BLOCK_HEAD.pack(RAW, BLOCK_SIZE) + NOISE] * 2
+    hole = BLOCK_HEAD.pack(ZEROS, BLOCK_SIZE)
+    assert case.blocks() == [hole] * 30 + between + [hole] * 32 + [BLOCK_HEAD.pack(ZEROS, 9)]
+    assert uncopied == []
 
 
 @pytest.mark.parametrize("place", [0, 1, BLOCK_SIZE // 2, BLOCK_SIZE // 2 + 1, BLOCK_SIZE - 1])
@@ -137,6 +166,37 @@ def test_of_a_partial_file_only_the_rest_is_sent(tmp_path: Path) -> None:
     case.send(Group([0, 1, 2], {1: BLOCK_SIZE, 0: 2 * BLOCK_SIZE - 3}, [RELAY]))
     assert parse_message(case.frames()[0])["offsets"] == [[0, 2 * BLOCK_SIZE - 3], [1, BLOCK_SIZE]]
     assert b"".join(map(unpacked, case.blocks())) == NOISE[-3:] + TEXT + b"after"
+
+
+@pytest.mark.parametrize("offset", [0, 1, 3 * BLOCK_SIZE, 3 * BLOCK_SIZE + 7])
+def test_a_large_file_arrives_byte_for_byte_without_a_copy(tmp_path: Path, uncopied: List[int], offset: int) -> None:
+    large = random.Random(offset).randbytes(10 * BLOCK_SIZE + 11)
+    case = Case(tmp_path / "src", {"a": large, "b": b"after"})
+    case.send(Group([0, 1], {0: offset} if offset else {}, [RELAY]))
+    blocks = case.blocks()
+    assert b"".join(map(unpacked, blocks)) == large[offset:] + b"after"
+    assert sum(uncopied) == (len(large) - offset) // BLOCK_SIZE * BLOCK_SIZE
+    assert [len(payload) for payload in blocks[:-1]] == [BLOCK_HEAD.size + BLOCK_SIZE] * (len(blocks) - 1)
+
+
+@pytest.mark.parametrize(("compress", "blocks"), [("none", 12), ("auto", 9)])
+def test_only_what_is_learnt_from_is_copied(tmp_path: Path, uncopied: List[int], compress: str, blocks: int) -> None:
+    case = Case(tmp_path / "src", {"a": NOISE * 12})
+    case.send(whole([0]), compress=compress)
+    assert b"".join(map(unpacked, case.blocks())) == NOISE * 12
+    assert sum(uncopied) == blocks * BLOCK_SIZE
+
+
+def test_what_follows_a_small_file_keeps_its_place(tmp_path: Path, uncopied: List[int]) -> None:
+    case = Case(tmp_path / "src", {"a": b"small", "b": TEXT * 5, "c": NOISE * 5, "d": b"end"})
+    case.send(whole(range(4)), compress="none")
+    assert b"".join(map(unpacked, case.blocks())) == b"".join(case.files)
+    assert 0 < sum(uncopied) < 10 * BLOCK_SIZE
+    uncopied.clear()
+    packed = Case(tmp_path / "other", {"a": b"small", "b": TEXT * 5, "c": NOISE * 15, "d": b"end"})
+    packed.send(whole(range(4)), compress="zstd")
+    assert b"".join(map(unpacked, packed.blocks())) == b"".join(packed.files)
+    assert 0 < sum(uncopied) < 15 * BLOCK_SIZE
 
 
 def test_groups_are_told_apart(tmp_path: Path) -> None:

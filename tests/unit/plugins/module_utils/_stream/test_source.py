@@ -16,7 +16,9 @@ import pytest
 from ansible_collections.ddtree.fleet.plugins.module_utils._index import index_path
 from ansible_collections.ddtree.fleet.plugins.module_utils._stream.wire import (
     BLOCK,
+    BLOCK_HEAD,
     BLOCK_SIZE,
+    RAW,
     ZSTD,
     Message,
     PeerError,
@@ -221,7 +223,7 @@ def test_packing_is_what_was_asked_for(tmp_path: Path) -> None:
     with Source() as source:
         source.scan(src)
         plain, packed, auto = (source.content([0], compress=mode) for mode in ("none", "zstd", "auto"))
-    assert set(packings(plain)) == set(packings(auto)) == {0}  # auto has not learnt anything from so little
+    assert set(packings(plain)) == set(packings(auto)) == {RAW}  # too little to learn from
     assert set(packings(packed)) == {ZSTD}
     assert content_bytes(packed) < content_bytes(plain) / 20
 
@@ -236,6 +238,29 @@ def test_a_file_that_changed_after_it_was_listed_is_named(src: Path, content: st
         (src / "lib" / "b").write_text(content)
         with pytest.raises(PeerError, match="lib/b changed while it was read; stop what writes to the environment"):
             source.content([1, 2, 3])
+
+
+def test_of_a_large_file_that_is_cut_short_on_the_way_the_error_arrives_in_step(src: Path) -> None:
+    """It is sent without a copy, so the block that it ends in was announced as a whole one."""
+    (src / "large").write_bytes(NOISE * 20)
+    with Source() as source:
+        source.scan(src)
+        group = {"runs": [[0, 1]], "partial": [], "sinks": [0]}
+        source.tell("send", groups=[group], compress="none", rate=0)
+        assert source.answer("group")["runs"] == [[0, 1]]
+        blocks = [source.channel.receive_frame()]
+        os.truncate(src / "large", 5 * BLOCK_SIZE + 7)
+        with pytest.raises(PeerError) as caught:
+            while True:
+                frame = source.channel.receive_frame()
+                if frame[0] == BLOCK:
+                    blocks.append(frame)
+                else:
+                    parse_message(frame, "progress")
+    told = "src/large changed while it was read; stop what writes to the environment and run again"
+    assert str(caught.value) == f"{src.parent}/{told}"
+    assert [payload[BLOCK_HEAD.size :] for _kind, payload in blocks[:5]] == [NOISE] * 5
+    assert [payload[BLOCK_HEAD.size :] for _kind, payload in blocks[5:]] == [NOISE[:7] + bytes(BLOCK_SIZE - 7)]
 
 
 def test_a_file_that_is_gone_or_replaced_is_named(src: Path) -> None:
