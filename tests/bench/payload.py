@@ -142,7 +142,7 @@ def build(cache: Path, small: bool) -> Payload:
             build_layer(
                 out / layer.name,
                 inputs,
-                partial(fill, base=base, layer=layer, wheels=wheels),
+                partial(fill, rootfs=base, layer=layer, wheels=wheels),
                 f"building {'a small' if small else 'a real'} environment, which takes minutes",
             )
             files, size = count(out / layer.name / layer.venv)
