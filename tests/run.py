@@ -26,7 +26,7 @@ SHOWN_LINES = 80
 COUNTS = re.compile(r"(\d+) (passed|failed|error|skipped)")
 MAX_SERVER_STARTS = 12  # of a real SGLang, which takes 20 s of both processors
 STARTS = Path(os.environ.get("DDTREE_CACHE", "")) / "server-starts"
-TYPED_TESTS = ("tests/bench", "tests/faults", "tests/fleet", "tests/input", "tests/replay", "tests/run.py")
+TYPED_TESTS = ("tests/faults", "tests/fleet", "tests/input", "tests/replay", "tests/run.py")
 FAULTS = (sys.executable, "tests/faults/faults.py")
 MOLECULE = ("adopt", "deploy", "faults", "refuse", "rollback", "stream")
 
@@ -46,6 +46,7 @@ LINT = (
     Step("ruff-format", ["ruff", "format", "--check", "."]),
     Step("mypy", ["env", "MYPYPATH=.collections", "mypy", "-p", "ansible_collections.ddtree.fleet.plugins"]),
     Step("mypy-tests", ["env", "MYPYPATH=.collections:tests/faults", "mypy", *TYPED_TESTS]),
+    Step("mypy-bench", ["env", "MYPYPATH=tests/bench:tests/fleet:tests/input", "mypy", "-m", "transfer"]),
     Step("yamllint", ["yamllint", "--strict", "."]),
     Step("ansible-lint", ["ansible-lint", "--offline", "--profile", "production", "--strict"]),
 )
@@ -55,6 +56,7 @@ FULL = (
     Step("sanity", [sys.executable, "tests/sanity/sanity.py"], 1200),
     Step("integration", [sys.executable, "-m", "pytest", "-q", "tests/integration"], counts=True),
     Step("faults", [*FAULTS, "--count", "100"], counts=True),
+    Step("faults-direct", [*FAULTS, "--count", "24", "--path", "direct"], counts=True),
     *(Step(f"molecule-{name}", ["tests/molecule.sh", name], 1500) for name in MOLECULE),
 )
 LONG = (

@@ -58,12 +58,16 @@ options:
     choices: [index, full]
     default: index
   seeds:
-    description: Directories on the targets whose content may be copied from instead of sent, such as another environment with the same CUDA wheels. They are only read. One that a target lacks is reported.
+    description: >-
+      Directories on the targets whose content may be copied from instead of sent, such as another environment with the same CUDA
+      wheels. They are only read. One that a target lacks is reported.
     type: list
     elements: path
     default: []
   link:
-    description: V(auto) shares unchanged files between releases by reflink or hard link, V(never) makes every release a copy of its own, for those who debug in place.
+    description: >-
+      V(auto) shares unchanged files between releases by reflink or hard link, V(never) makes every release a copy of its own, for those
+      who debug in place.
     type: str
     choices: [auto, never]
     default: auto
@@ -73,7 +77,9 @@ options:
     choices: [auto, zstd, none]
     default: auto
   path:
-    description: V(relay) sends content through the control node, V(direct) from the source to the targets over TLS, V(auto) directly where they see each other.
+    description: >-
+      V(relay) sends content through the control node, V(direct) from the source to the targets over TLS, V(auto) directly where they
+      see each other.
     type: str
     choices: [auto, relay, direct]
     default: auto

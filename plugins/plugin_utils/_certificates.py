@@ -8,11 +8,6 @@ from __future__ import annotations
 import datetime
 from dataclasses import dataclass, field
 
-from cryptography import x509
-from cryptography.hazmat.primitives import hashes, serialization
-from cryptography.hazmat.primitives.asymmetric import ec
-from cryptography.x509.oid import NameOID
-
 CLOCKS_DIFFER_BY = datetime.timedelta(days=1)
 VALID_FOR = datetime.timedelta(days=2)
 
@@ -30,6 +25,12 @@ def make_pair(name: str) -> Credentials:
 
     ``name`` becomes the common name, which everybody who connects can read: a role such as ``source``, never a host.
     """
+    # ansible-core needs cryptography, so it is there; streams through the relay do without it.
+    from cryptography import x509
+    from cryptography.hazmat.primitives import hashes, serialization
+    from cryptography.hazmat.primitives.asymmetric import ec
+    from cryptography.x509.oid import NameOID
+
     key = ec.generate_private_key(ec.SECP256R1())
     subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name)])
     now = datetime.datetime.now(datetime.timezone.utc)

@@ -25,6 +25,7 @@ import sys
 import time
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 BENCH = Path(__file__).resolve().parent
@@ -141,7 +142,7 @@ def build(cache: Path, small: bool) -> Payload:
             build_layer(
                 out / layer.name,
                 inputs,
-                lambda part, layer=layer: fill(part, base, layer, wheels),
+                partial(fill, rootfs=base, layer=layer, wheels=wheels),
                 f"building {'a small' if small else 'a real'} environment, which takes minutes",
             )
             files, size = count(out / layer.name / layer.venv)

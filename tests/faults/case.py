@@ -257,7 +257,7 @@ class Case:
         if fault.by_wire:
             return True
         if fault.victim in ("relay", "control"):
-            os.kill(process.pid or 0, signal.Signals[fault.what])
+            _signal(os.kill, process.pid or 0, signal.Signals[fault.what])
             for wire in [report["wire"] for report in reports.values()] if fault.victim == "control" else []:
                 _signal(os.kill, wire, signal.SIGKILL)
         elif host:

@@ -18,7 +18,7 @@ STALL_S = 1.0
 AGENT_BYTES = len(bundle())  # damage to the program itself is not the engine's to report
 SMALL_TALK_BYTES = 150  # what certainly goes to a source or comes from a target after the agent has started
 FIRST_LINE_BYTES = 40  # of an agent, or a little more
-LATEST_S = 0.6  # certainly before the end of a run
+LATEST_S = 0.2  # before the end of the quickest run
 PHASES = ("lock", "staging", "release")
 ASKED = "ask"  # the wire stops at its point until the fault has been made from outside
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 import time
 from typing import Callable, Dict, List, Tuple
 
+FIRST_BYTES = 8 << 20  # sent with level 1, since a stream of few bytes is over before anything is known
 WINDOW_BYTES = 48 << 20  # sent uncompressed to learn how fast the link is
 HOLD_BYTES = 1 << 30  # until that is done again
 SAMPLE_EVERY = 4  # blocks of such a window
@@ -21,7 +22,7 @@ SKIPPED_BLOCKS = 7
 class Pace:
     """Chooses a level of zstd, 0 for none.
 
-    A window is sent uncompressed, and some of its blocks are compressed only to see how long that takes and what is left of
+    After the first few bytes a window is sent uncompressed, and some of its blocks are compressed only to see how long that takes and what is left of
     them. Its second half shows what the link and all that stands behind it take in a second; in the first, buffers fill.
     Compressing pays where packing on all processors, unpacking on one and the smaller amount on the link would all be clearly
     faster than that. On a fast link, or where the processors are busy with the stream as it is, it does not.
@@ -32,8 +33,9 @@ class Pace:
         self._auto = mode == "auto"
         self._workers = workers
         self._clock = clock
-        self._level = 3 if mode == "zstd" else 0
-        self._learning = self._auto
+        self._level = {"zstd": 3, "auto": 1, "none": 0}[mode]
+        self._learning = False
+        self._hold = FIRST_BYTES
         self._bytes = 0
         self._half = (0, clock())
         self._blocks = 0
@@ -76,8 +78,8 @@ class Pace:
             if self._bytes >= WINDOW_BYTES:
                 counted, since = self._half
                 self._choose((self._bytes - counted) / max(self._clock() - since, 1e-6))
-        elif self._bytes >= HOLD_BYTES:
-            self._level, self._bytes, self._learning = 0, 0, True
+        elif self._bytes >= self._hold:
+            self._level, self._bytes, self._learning, self._hold = 0, 0, True, HOLD_BYTES
 
     def _choose(self, rate: float) -> None:
         samples = list(self._samples)

@@ -15,10 +15,10 @@ from pathlib import Path
 from typing import Any, Dict, List, Sequence
 
 import pytest
+from ansible_collections.ddtree.fleet.plugins.module_utils import _hashing
 from ansible_collections.ddtree.fleet.plugins.module_utils._index import index_path
 from ansible_collections.ddtree.fleet.plugins.module_utils._releases import Store
 from ansible_collections.ddtree.fleet.plugins.module_utils._stream import local as under_test
-from ansible_collections.ddtree.fleet.plugins.module_utils._stream import source
 from ansible_collections.ddtree.fleet.plugins.module_utils._stream.local import Found, Local
 from ansible_collections.ddtree.fleet.plugins.module_utils._stream.wire import Channel
 from ansible_collections.ddtree.fleet.plugins.module_utils._tree import Entry, TreeError
@@ -47,7 +47,7 @@ class Counts:
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.listed: Counter[str] = Counter()
         self.read: Counter[str] = Counter()
-        scan, hash_file = under_test.scan, source.hash_file
+        scan, hash_file = under_test.scan, _hashing.hash_file
 
         def counting_scan(root: bytes, *more: Any, **options: Any) -> List[Entry]:
             self.listed[os.path.basename(os.fsdecode(root))] += 1
@@ -58,7 +58,7 @@ class Counts:
             return hash_file(root, entry)
 
         monkeypatch.setattr(under_test, "scan", counting_scan)
-        monkeypatch.setattr(source, "hash_file", counting_hash)
+        monkeypatch.setattr(_hashing, "hash_file", counting_hash)
 
 
 @pytest.fixture(name="counts")

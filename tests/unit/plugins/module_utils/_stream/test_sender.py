@@ -179,12 +179,14 @@ def test_a_large_file_arrives_byte_for_byte_without_a_copy(tmp_path: Path, uncop
     assert [len(payload) for payload in blocks[:-1]] == [BLOCK_HEAD.size + BLOCK_SIZE] * (len(blocks) - 1)
 
 
-@pytest.mark.parametrize(("compress", "blocks"), [("none", 12), ("auto", 9)])
-def test_only_what_is_learnt_from_is_copied(tmp_path: Path, uncopied: List[int], compress: str, blocks: int) -> None:
-    case = Case(tmp_path / "src", {"a": NOISE * 12})
+@pytest.mark.parametrize(("compress", "least", "most"), [("none", 20, 20), ("auto", 4, 19)])
+def test_only_what_is_learnt_from_is_copied(
+    tmp_path: Path, uncopied: List[int], compress: str, least: int, most: int
+) -> None:
+    case = Case(tmp_path / "src", {"a": NOISE * 20})
     case.send(whole([0]), compress=compress)
-    assert b"".join(map(unpacked, case.blocks())) == NOISE * 12
-    assert sum(uncopied) == blocks * BLOCK_SIZE
+    assert b"".join(map(unpacked, case.blocks())) == NOISE * 20
+    assert least <= sum(uncopied) // BLOCK_SIZE <= most
 
 
 def test_what_follows_a_small_file_keeps_its_place(tmp_path: Path, uncopied: List[int]) -> None:
