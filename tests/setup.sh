@@ -24,6 +24,8 @@ if [ -f "$stamp" ] && [ "$(cat "$stamp")" = "$wanted" ] && "$venv/bin/python" -c
 fi
 
 # The newest Python here that has what a virtual environment needs; ansible-core is the newest that this Python takes.
+# Not that of the environment itself, which is about to be deleted.
+PATH=$(tr ':' '\n' <<<"$PATH" | grep -vxF "$venv/bin" | paste -sd:)
 usable='import ensurepip, ssl, sys, venv; sys.exit(not (3, 11) <= sys.version_info[:2] <= (3, 14))'
 python=
 for candidate in python3.14 python3.13 python3.12 "$HOME"/.pyenv/versions/3.1[432].*/bin/python python3 python3.11 /usr/bin/python3; do
