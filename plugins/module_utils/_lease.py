@@ -54,8 +54,8 @@ class Lease:
     ) -> bool:
         """Take or renew the lease for ``run``, from a dead run ``instead_of`` too. Gives whether it is now ``run``'s to give back.
 
-        ``holder`` names one process that holds it for as long as it lives: a later one of the same run takes it on, and it does not
-        touch a lease that the run holds beyond its processes.
+        ``holder`` names one process that holds it for as long as it lives (``this_process``): a later one of the same run takes it
+        on, and it does not touch a lease that the run holds beyond its processes.
         """
         with self._locked() as fd:
             held = self._read(fd)
@@ -109,7 +109,7 @@ class Lease:
     def _read(self, fd: int) -> Dict[str, Any]:
         try:
             held: Dict[str, Any] = json.loads(os.pread(fd, 65536, 0))
-            if held["until"] > time.time() and held["boot"] == _boot_id():
+            if held["until"] > time.time() and held["boot"] == _boot_id() and _lives(held.get("holder", "")):
                 return held
         except (ValueError, KeyError, TypeError):
             pass
@@ -134,6 +134,26 @@ class Lease:
             return os.path.samestat(os.fstat(fd), os.stat(self.path))
         except FileNotFoundError:
             return False
+
+
+def this_process() -> str:
+    """A holder's name that tells whether the process still lives: its id and when it was started."""
+    return f"{os.getpid()}.{_started(str(os.getpid()))}"
+
+
+def _lives(holder: str) -> bool:
+    """Whether a holder may still be there: only of a process of this host that has ended it is known that it is not."""
+    pid, dot, started = holder.partition(".")
+    return not dot or not pid.isdigit() or _started(pid) == started
+
+
+def _started(pid: str) -> str:
+    """When a process was started, in clock ticks since boot; empty when there is none."""
+    try:
+        with open(f"/proc/{pid}/stat", encoding="ascii", errors="replace") as file:
+            return file.read().rpartition(")")[2].split()[19]
+    except (OSError, IndexError):
+        return ""
 
 
 def _boot_id() -> str:

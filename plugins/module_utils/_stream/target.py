@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, Dict, Iterator, List, Optional, Set, Tupl
 
 from ansible_collections.ddtree.fleet.plugins.module_utils import _manifest, _releases
 from ansible_collections.ddtree.fleet.plugins.module_utils._index import OWN_QUIET_NS
-from ansible_collections.ddtree.fleet.plugins.module_utils._lease import Lease
+from ansible_collections.ddtree.fleet.plugins.module_utils._lease import Lease, this_process
 from ansible_collections.ddtree.fleet.plugins.module_utils._stream import bytecode, environment
 from ansible_collections.ddtree.fleet.plugins.module_utils._stream.codec import find_codec
 from ansible_collections.ddtree.fleet.plugins.module_utils._stream.listing import (
@@ -405,7 +405,7 @@ def serve(channel: Channel, request: Message) -> None:
         _converse(channel, target)
         return
     # An interpreter is shipped within the stream of an environment, whose agent has the lease.
-    holder = "" if request["interpreter"] else f"{os.getpid()}.{time.time_ns()}"
+    holder = "" if request["interpreter"] else this_process()
     taken = lease.acquire(run, request["who"], take_over=request["take_over"], holder=holder)
     try:
         _converse(channel, target)

@@ -167,3 +167,18 @@ def test_a_full_disk_is_named_and_loses_no_lease(tmp_path: Path) -> None:
         assert not os.path.exists(fresh.path)
     finally:
         subprocess.run(["umount", str(tmp_path)], check=True)
+
+
+def test_what_a_process_held_that_was_killed_is_free(lease: Lease) -> None:
+    program = (
+        "import sys, time; sys.path.insert(0, sys.argv[1])\n"
+        "from ansible_collections.ddtree.fleet.plugins.module_utils._lease import Lease, this_process\n"
+        "print(Lease(sys.argv[2]).acquire('run', 'anna', holder=this_process()), flush=True); time.sleep(60)"
+    )
+    root = str(Path(__file__).parents[4] / ".collections")
+    with subprocess.Popen([sys.executable, "-c", program, root, lease.dest], stdout=subprocess.PIPE, text=True) as held:
+        assert held.stdout and held.stdout.readline() == "True\n"
+        with pytest.raises(LeaseError, match="is being deployed to by anna"):
+            lease.acquire("other", "me")
+        held.kill()
+    assert lease.acquire("other", "me") is True
