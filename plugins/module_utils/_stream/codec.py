@@ -8,6 +8,7 @@ Every way makes and reads the same thing: one frame, no dictionary, content size
 
 from __future__ import annotations
 
+import abc
 import contextlib
 import importlib
 import shutil
@@ -36,14 +37,14 @@ class CodecError(Exception):
     """A block cannot be compressed, or compressed data is damaged; the message is for people."""
 
 
-class Codec:
+class Codec(abc.ABC):
     """A way to make and read zstd frames on this host. Several threads may use it at once."""
 
     backend = ""
 
+    @abc.abstractmethod
     def compress(self, data: Buffer, level: int) -> bytes:
         """``data`` as one whole frame; ``level`` is 1 to 19."""
-        raise NotImplementedError
 
     def decompress(self, data: Buffer, size: int) -> bytes:
         """The content of one frame, exactly ``size`` bytes; raises CodecError when it is anything else.
@@ -59,9 +60,9 @@ class Codec:
             raise CodecError(f"compressed data is damaged: a block of {size} bytes holds {len(content)} or more")
         return content
 
+    @abc.abstractmethod
     def _content(self, data: Buffer, size: int) -> bytes:
         """What the frame holds, read up to a little more than ``size``; raises CodecError when that fails."""
-        raise NotImplementedError
 
 
 def content_size(data: Buffer) -> Optional[int]:
