@@ -306,6 +306,10 @@ targets:
     interpreter:
       description: The id of the base interpreter that was shipped, empty when none was.
       type: str
+    interpreter_stream:
+      description: Figures of the shipped interpreter's own stream - C(files_sent), C(bytes_sent), C(bytes_resumed), C(wire_bytes),
+        C(mib_per_s), C(reused), C(origins) and C(seconds) mean the same as beside it, where they count the environment only.
+      type: dict
     bytecode:
       description: Modules compiled, reused from an earlier release, and refused by the compiler.
       type: dict

@@ -39,6 +39,7 @@ RELAY = 0  # the number of the sink that is the source's connection to this proc
 DIRECT_FROM = 64 << 20  # bytes; below, setting up a connection between the hosts is not worth it
 MAX_STREAMS = 4
 SPECIAL_SHOWN = 100
+FIGURES = ("files_sent", "bytes_sent", "bytes_resumed", "wire_bytes", "mib_per_s", "reused", "origins", "seconds")
 
 
 @dataclass(frozen=True)
@@ -101,6 +102,7 @@ class Verdict:
     links: list[str] = field(default_factory=list)
     relocated: dict[str, Any] = field(default_factory=dict)
     interpreter: str = ""
+    interpreter_stream: dict[str, Any] = field(default_factory=dict)
     bytecode: dict[str, int] = field(default_factory=dict)
     peak_memory: int = 0
     seconds: dict[str, float] = field(default_factory=dict)
@@ -139,7 +141,7 @@ class Target:
             yield
         except LegError as error:
             self.fail(str(error))
-        except (KeyError, TypeError, ValueError) as error:
+        except (ArithmeticError, KeyError, TypeError, ValueError) as error:
             self.fail(f"{self.verdict.host}: the stream is corrupt: an answer lacks or garbles {error}")
 
     def fail(self, why: str) -> None:
@@ -183,22 +185,22 @@ class Target:
             return str(self.connected().ask("check", "checked", environment=environment)["why"])
         return ""
 
-    def learn_unknown(self) -> None:
+    def learn_unknown(self, entries: int) -> None:
         """Pass the directories' digests on as they arrive, then learn which of them the target does not know."""
         with self.judged():
             leg = self.connected()
             self._drain(leg)
-            self.unknown = set(leg.answer("unknown")["want"])
+            self.unknown = _numbers(leg.answer("unknown")["want"], entries + 1)
 
-    def learn_need(self) -> None:
+    def learn_need(self, entries: int) -> None:
         """Pass the listing on as it arrives, then learn what to send."""
         with self.judged():
             leg, verdict = self.connected(), self.verdict
             self._drain(leg)
             need = leg.answer("need")
-            self.want = set(need["want"])
-            self.partial = dict(need["partial"])
-            verdict.files_sent, verdict.bytes_sent = len(self.want), need["bytes"]
+            self.want = _numbers(need["want"], entries)
+            self.partial = {number: _prefixes(found) for number, found in need["partial"]}
+            verdict.files_sent, verdict.bytes_sent = len(self.want), int(need["bytes"])
             for name in ("reused", "origins", "links", "changes"):
                 setattr(verdict, name, need[name])
             verdict.notices += [f"{verdict.host}: there is no seed {seed}" for seed in need["missing_seeds"]]
@@ -218,11 +220,12 @@ class Target:
         )
         if answer["problem"]:
             return {"problem": answer["problem"]}
+        port = int(answer["port"])
         named = request.addresses.get(self.verdict.host)
         addresses = [named] if named else answer["addresses"]
         return {
-            "port": answer["port"],
-            "addresses": [[address, answer["port"]] for address in addresses],
+            "port": port,
+            "addresses": [[address, port] for address in addresses],
             "peer": own.certificate,
             "streams": streams,
         }
@@ -416,6 +419,7 @@ class Relay:
         Relay(request, self._say).run(source, source_python, doubles)
         for target, double in zip(lacking, doubles):
             target.shipped = target.verdict.interpreter = double.verdict.release
+            target.verdict.interpreter_stream = {name: getattr(double.verdict, name) for name in FIGURES}
             if double.verdict.failed:
                 target.fail(double.verdict.msg)
 
@@ -424,7 +428,7 @@ class Relay:
 
         First one digest a directory, then the entries of those directories that any target does not know.
         """
-        request = self._request
+        request, entries = self._request, int(tree["entries"])
         for target in targets:
             with target.judged():
                 target.connected().tell(
@@ -439,9 +443,9 @@ class Relay:
                     special=tree["special"] if request.special else [],
                     changes=request.changes,
                 )
-        self._forward(pool, leg, targets, Target.learn_unknown, "folders")
+        self._forward(pool, leg, targets, lambda target: target.learn_unknown(entries), "folders")
         unknown = sorted(set().union(*(target.unknown for target in targets)))
-        self._forward(pool, leg, targets, Target.learn_need, "list", want=unknown)
+        self._forward(pool, leg, targets, lambda target: target.learn_need(entries), "list", want=unknown)
 
     def _forward(
         self,
@@ -579,6 +583,21 @@ class Relay:
             raise
         for target in targets:
             target.put(None)
+
+
+def _numbers(asked: Any, below: int) -> set[int]:
+    """What a target asks for by its places in the listing; raises ValueError or TypeError for anything else."""
+    numbers = set(asked)
+    if not all(isinstance(number, int) and 0 <= number < below for number in numbers):
+        raise ValueError("want")
+    return numbers
+
+
+def _prefixes(found: Any) -> list[Any]:
+    """The lengths and hashes of what a target has of a file; raises ValueError or TypeError for anything else."""
+    if not all(isinstance(length, int) and isinstance(sha256, str) for length, sha256 in found):
+        raise ValueError("partial")
+    return list(found)
 
 
 def _groups(targets: Sequence[Target]) -> Iterator[Group]:

@@ -21,7 +21,6 @@ from ansible_collections.ddtree.fleet.plugins.module_utils._stream.sender import
 from ansible_collections.ddtree.fleet.plugins.module_utils._stream.wire import (
     Channel,
     Message,
-    PeerError,
     encode_path,
     from_runs,
     send_rows,
@@ -115,10 +114,9 @@ class Source:
     def close(self) -> None:
         self._sinks.close()
 
-    def _inside(self, place: Any) -> List[Entry]:
-        if not isinstance(place, int) or not 0 <= place < len(self._listed):
-            raise PeerError(f"a target asked for directory {place}, which the listing has not")
-        return self._listed[place][1]
+    def _inside(self, place: int) -> List[Entry]:
+        """The entries of a directory; none of what is no directory, without which the target that asked for it fails by itself."""
+        return self._listed[place][1] if 0 <= place < len(self._listed) else []
 
     def _send(self, message: Message) -> None:
         started = time.monotonic()
@@ -137,18 +135,11 @@ class Source:
         )
 
     def _group(self, asked: Message) -> Group:
-        numbers = from_runs(asked["runs"], len(self._entries))
-        for number in numbers:
-            if self._entries[number].kind != FILE:
-                raise PeerError(
-                    f"a target asked for the content of {show(self._entries[number].path)}, which is no file"
-                )
-        offsets = {}
-        for number, prefixes in asked["partial"]:
-            offset = self._agreed(self._entries[number], prefixes)
-            if offset:
-                offsets[number] = offset
-        return Group(numbers, offsets, asked["sinks"])
+        """What to send; a target that asked for what is no file does not get it, and fails by itself."""
+        numbers = [n for n in from_runs(asked["runs"], len(self._entries)) if self._entries[n].kind == FILE]
+        partial = dict(asked["partial"])
+        agreed = {n: self._agreed(self._entries[n], partial[n]) for n in numbers if n in partial}
+        return Group(numbers, {number: offset for number, offset in agreed.items() if offset}, asked["sinks"])
 
     def _agreed(self, entry: Entry, prefixes: List[Tuple[int, str]]) -> int:
         """How much of a file a target already has: the longest of its prefixes whose hash is that of ours."""

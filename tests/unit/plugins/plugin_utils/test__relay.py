@@ -6,7 +6,7 @@ from __future__ import annotations
 import os
 import time
 from pathlib import Path
-from typing import Any, List, Sequence
+from typing import Any, Dict, List, Sequence
 
 import pytest
 from ansible_collections.ddtree.fleet.plugins.module_utils._lease import Lease
@@ -155,6 +155,52 @@ def test_a_target_that_fails_does_not_stop_the_other(tmp_path: Path, src: Path, 
     assert found["t2"]["failed"] is True
     assert found["t2"]["msg"].startswith("t2: ")
     assert problem in found["t2"]["msg"]
+    assert releases(tmp_path / "t2" / "venv") == []
+
+
+# Lines of an agent that answers with something else than it should.
+ANSWERS = """
+send = target.Channel.send
+def garble(self, op, **fields):
+    if op == {op!r}:
+        fields.update({fields!r})
+    send(self, op, **fields)
+target.Channel.send = garble
+"""
+CORRUPT = "t2: the stream is corrupt: an answer lacks or garbles {}"
+NOTHING_CAME = "t2: the source ended without {} of the files that were asked for"
+
+
+@pytest.mark.parametrize(
+    ("op", "fields", "problem"),
+    [
+        ("unknown", {"want": ["x"]}, CORRUPT.format("want")),
+        ("unknown", {"want": [0, -1]}, CORRUPT.format("want")),
+        ("unknown", {"want": [0, 1, 2, 1 << 80]}, CORRUPT.format("want")),
+        ("need", {"want": [2, "x"]}, CORRUPT.format("want")),
+        ("need", {"want": [[2]]}, CORRUPT.format("")),
+        ("need", {"want": [-1, 2]}, CORRUPT.format("want")),
+        ("need", {"want": [2, 33]}, CORRUPT.format("want")),
+        ("need", {"want": [0, 1]}, NOTHING_CAME.format(31)),
+        ("need", {"partial": [[2, [["x", ""]]]]}, CORRUPT.format("partial")),
+        ("need", {"partial": [[2, [[1, "", 3]]]]}, CORRUPT.format("")),
+        ("need", {"partial": [[2, 7]]}, CORRUPT.format("")),
+        ("need", {"bytes": "x"}, CORRUPT.format("")),
+    ],
+)
+def test_a_target_that_asks_for_nonsense_does_not_stop_the_other(
+    tmp_path: Path, op: str, fields: Dict[str, Any], problem: str
+) -> None:
+    src = tmp_path / "src"
+    (src / "lib").mkdir(parents=True)
+    for number in range(32):
+        (src / "lib" / f"{number:02}").write_text(f"{number}")
+    bad = target(here("t2", below(tmp_path / "t2", ANSWERS.format(op=op, fields=fields))))
+    targets = [bad, *hosts(tmp_path, "t1")]
+    run(request(src, "/venv"), targets)
+    assert bad.verdict.msg.startswith(problem)
+    assert targets[1].verdict.msg == ""
+    assert content(release_of(tmp_path, "t1")) == content(src)
     assert releases(tmp_path / "t2" / "venv") == []
 
 
@@ -411,7 +457,7 @@ SOURCE_HANGS = "sender.open_scanned = lambda root, entry: time.sleep(60)"
 
 
 def test_a_source_that_falls_silent_is_given_up_by_name(tmp_path: Path, src: Path) -> None:
-    targets = hosts(tmp_path, "t1")
+    targets = hosts(tmp_path, "t1", code="progress.HEARTBEAT_S = 0.2\n")
     started = time.monotonic()
     with pytest.raises(LegError, match="^source: nothing came for 1 s; the host or the network hangs$"):
         run(request(src, "/venv", idle=1.0), targets, here("source", altered(SOURCE_HANGS)))

@@ -162,7 +162,6 @@ def test_a_source_sends_the_files_it_is_asked_for_and_no_others(src: Path) -> No
 @pytest.mark.parametrize(
     ("runs", "problem"),
     [
-        ([[0, 1]], "asked for the content of lib, which is no file"),
         ([[6, 1]], "named file 6, which the listing has not"),
         ([[-1, 1]], "named file -1, which the listing has not"),
         ([[2, 1], [1, 1]], "named file 1, which the listing has not"),
@@ -177,13 +176,19 @@ def test_only_files_of_the_listing_are_read(src: Path, runs: List[Any], problem:
         assert problem in source.complaint()
 
 
-@pytest.mark.parametrize("place", [-1, 3, "0", None])
-def test_only_directories_of_the_listing_are_listed(src: Path, place: Any) -> None:
+def test_the_content_of_what_is_no_file_does_not_come(src: Path) -> None:
+    with Source() as source:
+        source.scan(src)
+        frames = source.content([0, 1], [[0, [[1, "0" * 64]]]])
+    assert parse_message(frames[0])["runs"] == [[1, 1]]
+    assert [payload[5:] for kind, payload in frames if kind == BLOCK] == [(src / "lib" / "a").read_bytes()]
+
+
+def test_only_directories_of_the_listing_are_listed(src: Path) -> None:
     with Source() as source:
         source.scan(src)
         source.frames("folders", "end")
-        source.tell("list", want=[place])
-        assert f"asked for directory {place}, which the listing has not" in source.complaint()
+        assert [parse_message(frame)["op"] for frame in source.frames("list", "end", want=[-1, 3])] == ["end"]
 
 
 def partial(content: bytes, *lengths: int) -> List[Tuple[int, str]]:
