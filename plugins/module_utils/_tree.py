@@ -95,13 +95,11 @@ def scan(
                         continue
                     try:
                         st = item.stat(follow_symlinks=False)
-                    except FileNotFoundError:
+                        entry = _entry(path, item.path, st)
+                    except (FileNotFoundError, TreeError):
                         if strict:
                             raise
                         continue
-                    if not strict and not (stat.S_ISREG(st.st_mode) or stat.S_ISDIR(st.st_mode)):
-                        continue
-                    entry = _entry(path, item.path, st)
                     entries.append(entry)
                     if st.st_mode & SPECIAL_BITS and entry.kind == FILE and special is not None:
                         special[path] = stat.S_IMODE(st.st_mode)

@@ -94,9 +94,16 @@ class Local:
             return self.release(likely)
         if self._store.dest_kind() == "directory":
             if "dest" not in self._trees:
-                self._trees["dest"] = self.read(os.fsencode(self._store.dest))
+                self._trees["dest"] = self._read_dest()
             return self._trees["dest"]
         return None
+
+    def _read_dest(self) -> LocalTree:
+        """The directory at dest as far as it can be read: a server may run from it, with sockets and logs in it."""
+        root = os.fsencode(self._store.dest)
+        entries = scan(root, strict=False)
+        hashes = self._hash_readable(root, [entry for entry in entries if entry.kind == FILE], self.index)
+        return LocalTree(root, [entry for entry in entries if entry.kind != FILE or entry.path in hashes], hashes)
 
     def find(self, wanted: Dict[str, int]) -> Found:
         """Look for content, given as SHA-256 and size, in every tree."""
@@ -130,10 +137,7 @@ class Local:
 
     def _search(self, found: Found, where: str, root: bytes, index: HashIndex, sizes: Set[int], release: bool) -> None:
         """Add a tree's files, of which only those that have a wanted size need be hashed."""
-        try:
-            entries = [e for e in scan(root, strict=release) if e.kind == FILE and e.size in sizes]
-        except FileNotFoundError:
-            return
+        entries = [e for e in scan(root, strict=release) if e.kind == FILE and e.size in sizes]
         hashes: Dict[bytes, str] = {}
         if release:
             hashes = hash_known(root, entries, index, self._full, self._progress)

@@ -178,6 +178,20 @@ def test_a_seed_may_hold_anything(store: Store, tmp_path: Path) -> None:
         local(store).read(os.fsencode(seed))
 
 
+def test_a_server_may_run_from_the_directory_at_dest(store: Store) -> None:
+    """It leaves a socket there, of which nothing is said; what else there is counts, links too."""
+    dest = Path(store.dest)
+    fill(dest, a="content")
+    (dest / "link").symlink_to("a")
+    with socket.socket(socket.AF_UNIX) as listener:
+        listener.bind(str(dest / "socket"))
+        subject = local(store)
+        base = subject.base()
+        found = subject.find(wanted("content"))
+    assert base and list(base.by_path) == [b"a", b"link"]
+    assert origin(found, "content") == "dest"
+
+
 def test_what_of_a_seed_cannot_be_read_is_passed_over() -> None:
     """As a user that may not read everything; root may."""
     with tempfile.TemporaryDirectory() as name:
