@@ -9,12 +9,13 @@ interpreter's lock to each other than reading.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import selectors
 import signal
 import struct
 import time
-from typing import Callable, Dict, Iterable, List, Optional, Sequence, Tuple
+from typing import Callable, Dict, Iterable, Iterator, List, Optional, Sequence, Tuple
 
 from ansible_collections.ddtree.fleet.plugins.module_utils._tree import FILE, Entry, TreeError, hash_file
 
@@ -25,6 +26,7 @@ FILE_COST = 32 << 10  # what opening a file costs, in bytes that could be hashed
 RESULT = struct.Struct(">Iq32s")
 RESULTS_AT_ONCE = 100
 FAILED = 0xFFFFFFFF
+ENDING = (signal.SIGTERM, signal.SIGHUP)
 
 # Gives the known SHA-256 of a file that has not changed since it was hashed, else None.
 Lookup = Callable[[Entry], Optional[str]]
@@ -83,14 +85,14 @@ def _hash_in_processes(root: bytes, entries: Sequence[Entry], shares: Sequence[L
     try:
         for share in shares:
             reading, writing = os.pipe()
-            pid = os.fork()
-            if not pid:
-                for pipe in (reading, *workers):  # else no write would fail when the reading process is gone
-                    os.close(pipe)
-                _work(root, entries, sorted(share), writing)
+            with _not_ended():  # else a worker that is ended before it works would tidy up as if it were this process
+                pid = os.fork()
+                if not pid:
+                    for pipe in (reading, *workers):  # else no write would fail when the reading process is gone
+                        os.close(pipe)
+                    _work(root, entries, sorted(share), writing)
+                workers[reading], left[reading] = pid, len(share)
             os.close(writing)
-            workers[reading] = pid
-            left[reading] = len(share)
             selector.register(reading, selectors.EVENT_READ, bytearray())
         while selector.get_map():
             for key, _events in selector.select():
@@ -108,6 +110,16 @@ def _hash_in_processes(root: bytes, entries: Sequence[Entry], shares: Sequence[L
             if left[pipe]:
                 os.kill(pid, signal.SIGKILL)
             os.waitpid(pid, 0)
+
+
+@contextlib.contextmanager
+def _not_ended() -> Iterator[None]:
+    """Put off the signals that end this process."""
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, ENDING)
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
 def _take(data: bytearray, entries: Sequence[Entry], remember: Done) -> int:
@@ -129,6 +141,9 @@ def _work(root: bytes, entries: Sequence[Entry], share: Sequence[int], pipe: int
     """Hash a share and write the results. Never returns."""
     results: List[Tuple[int, int, bytes]] = []
     try:
+        for number in ENDING:
+            signal.signal(number, signal.SIG_DFL)
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, ENDING)
         for place in share:
             seen_ns = time.time_ns()
             results.append((place, seen_ns, bytes.fromhex(hash_file(root, entries[place]))))

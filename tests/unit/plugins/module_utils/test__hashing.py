@@ -233,6 +233,31 @@ def test_a_process_that_is_ended_is_told(
         hash_all(many, workers=3)
 
 
+def test_a_process_that_is_ended_at_once_does_not_tidy_up(many: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    fork, told = os.fork, many / "told"
+
+    def fork_and_end() -> int:
+        pid = fork()
+        if not pid:
+            os.kill(os.getpid(), signal.SIGTERM)
+        return pid
+
+    def tidy_up(*_signal: object) -> None:
+        told.write_text("tidied up")
+        os._exit(0)
+
+    before = signal.signal(signal.SIGTERM, tidy_up)
+    try:
+        monkeypatch.setattr(os, "fork", fork_and_end)
+        with pytest.raises(TreeError, match="^a process that hashed files was ended; run again$"):
+            hash_all(many, workers=3)
+        assert signal.getsignal(signal.SIGTERM) is tidy_up
+        assert not signal.pthread_sigmask(signal.SIG_BLOCK, [])
+    finally:
+        signal.signal(signal.SIGTERM, before)
+    assert not told.exists()
+
+
 KILLED = """
 import os, signal, sys
 from ansible_collections.ddtree.fleet.plugins.module_utils import _hashing, _tree
