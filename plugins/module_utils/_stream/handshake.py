@@ -198,7 +198,7 @@ class _Call(NamedTuple):
             ) from error
 
     def _socket_for(self, address: Address) -> Tuple[ssl.SSLSocket, Tuple[Any, ...]]:
-        family, kind, protocol, _name, target = socket.getaddrinfo(*address, type=socket.SOCK_STREAM)[0]
+        family, kind, protocol, _name, target = _look_up(address, self.deadline)
         return _wrap(self.context, socket.socket(family, kind, protocol), False), target
 
     def _reach(self, tls: ssl.SSLSocket, target: Tuple[Any, ...]) -> int:
@@ -336,6 +336,26 @@ def _listen(low: int, high: int) -> socket.socket:
             taken = error
     why = os.strerror(taken.errno or 0) if taken else "the range is empty"
     raise PeerError(f"no port of {low}-{high} can be used for the direct path ({why}); free one or name another range")
+
+
+def _look_up(address: Address, deadline: float) -> Tuple[Any, ...]:
+    """The first of what a name stands for; raises OSError, also when no name server answers in time."""
+    found: queue.Queue[Any] = queue.Queue()
+
+    def look_up() -> None:
+        try:
+            found.put(socket.getaddrinfo(*address, type=socket.SOCK_STREAM)[0])
+        except (OSError, ValueError, OverflowError) as error:
+            found.put(error)
+
+    threading.Thread(target=look_up, daemon=True).start()
+    try:
+        outcome = found.get(timeout=max(0.001, deadline - time.monotonic()))
+    except queue.Empty:
+        raise socket.timeout from None
+    if isinstance(outcome, Exception):
+        raise outcome
+    return tuple(outcome)
 
 
 @contextlib.contextmanager

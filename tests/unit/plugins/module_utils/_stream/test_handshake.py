@@ -11,6 +11,7 @@ import ssl
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -19,6 +20,7 @@ from typing import Any, Dict, Iterator, Optional
 import pytest
 from ansible_collections.ddtree.fleet.plugins.module_utils._stream import handshake
 from ansible_collections.ddtree.fleet.plugins.module_utils._stream.handshake import Listener, connect
+from ansible_collections.ddtree.fleet.plugins.module_utils._stream.stripes import Receiving, Sending
 from ansible_collections.ddtree.fleet.plugins.module_utils._stream.wire import BLOCK as DATA
 from ansible_collections.ddtree.fleet.plugins.module_utils._stream.wire import PeerError
 from ansible_collections.ddtree.fleet.tests.unit.direct_ends import (
@@ -188,6 +190,15 @@ def test_the_first_free_port_of_a_range_is_taken() -> None:
             assert low < listener.port <= low + 30
 
 
+def assert_joined(caller: Sending, accepted: Receiving) -> None:
+    """Both are ends of one stream; closes them."""
+    caller.send_frame(DATA, b"found")
+    caller.flush()
+    assert accepted.receive_frame() == (DATA, b"found")
+    caller.close(abort=True)
+    accepted.close()
+
+
 def closed_port() -> int:
     with socket.create_server((HOST, 0)) as server:
         return int(server.getsockname()[1])
@@ -203,12 +214,7 @@ def test_the_right_address_is_found_among_wrong_ones() -> None:
         started = time.monotonic()
         caller = connect([*wrong, (HOST, listener.port)], CALLER, LISTENER[0], 3, SOON, IDLE)
         assert time.monotonic() - started < 3
-        accepted = accepting.result(SOON)
-        caller.send_frame(DATA, b"found")
-        caller.flush()
-        assert accepted.receive_frame() == (DATA, b"found")
-        caller.close(abort=True)
-        accepted.close()
+        assert_joined(caller, accepting.result(SOON))
 
 
 def test_one_listener_with_two_addresses_is_taken_once() -> None:
@@ -217,12 +223,7 @@ def test_one_listener_with_two_addresses_is_taken_once() -> None:
         caller = connect(
             [(name, listener.port) for name in (HOST, "127.0.0.2", "::1")], CALLER, LISTENER[0], 2, SOON, IDLE
         )
-        accepted = accepting.result(SOON)
-        caller.send_frame(DATA, b"here")
-        caller.flush()
-        assert accepted.receive_frame() == (DATA, b"here")
-        caller.close(abort=True)
-        accepted.close()
+        assert_joined(caller, accepting.result(SOON))
 
 
 def test_every_address_that_was_tried_is_named_with_its_reason() -> None:
@@ -239,6 +240,16 @@ def test_every_address_that_was_tried_is_named_with_its_reason() -> None:
     assert f"{HOST} port {closed}: Connection refused" in text
     assert f"{HOST} port {candidates[1][1]}: it did not answer in time" in text
     assert f"{HOST} port {other.port}: it is not the expected host (" in text
+
+
+def test_a_name_that_no_server_answers_for_is_not_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    answer = threading.Event()
+    monkeypatch.setattr(handshake.socket, "getaddrinfo", lambda *_more, **_options: [answer.wait(SOON)])
+    started = time.monotonic()
+    with pytest.raises(PeerError, match="target.example port 9: it did not answer in time"):
+        connect([("target.example", 9)], CALLER, LISTENER[0], 1, 0.2, IDLE)
+    assert time.monotonic() - started < 3
+    answer.set()
 
 
 def test_nothing_to_connect_to_is_an_error_for_people() -> None:
