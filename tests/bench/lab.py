@@ -16,11 +16,11 @@ from pathlib import Path
 BENCH = Path(__file__).resolve().parent
 sys.path.insert(0, str(BENCH.parent / "fleet"))
 
-from nspawn.control import Fleet  # noqa: E402
-from nspawn.hosts import find_host  # noqa: E402
-from nspawn.machine import Machine  # noqa: E402
-from nspawn.shell import FleetError, run  # noqa: E402
-from payload import Payload  # noqa: E402
+from nspawn.control import Fleet
+from nspawn.hosts import find_host
+from nspawn.machine import Machine
+from nspawn.shell import FleetError, run
+from payload import Payload
 
 SOURCE, TARGET = "ct200", "b300-1"
 PEER_COPY = "/srv/peer"  # where the peers put the environment, and only they

@@ -32,10 +32,7 @@ BENCH = Path(__file__).resolve().parent
 TESTS = BENCH.parent
 sys.path[:0] = [str(TESTS / "fleet"), str(TESTS / "input")]
 
-from nspawn.base import ensure_base  # noqa: E402
-from nspawn.shell import FleetError  # noqa: E402
-
-from build import (  # noqa: E402
+from build import (
     GLIBC_MINOR,
     PYTHON_VERSION,
     Bind,
@@ -48,6 +45,8 @@ from build import (  # noqa: E402
     run,
     run_in_rootfs,
 )
+from nspawn.base import ensure_base
+from nspawn.shell import FleetError
 
 REQUIREMENTS = BENCH / "requirements"
 LARGE, REST, OTHER = (REQUIREMENTS / f"{name}.txt" for name in ("large", "rest", "other"))

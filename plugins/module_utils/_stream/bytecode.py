@@ -89,7 +89,7 @@ def _feed(
     progress: Callable[[int], None],
 ) -> None:
     command = [os.path.join(root, b"bin/python"), b"-I", b"-B", b"-S", b"-c", COMPILE_PROGRAM.encode()]
-    with subprocess.Popen(  # pylint: disable=ansible-bad-function
+    with subprocess.Popen(  # pylint: disable=ansible-bad-function  # an agent has no module's run_command
         command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
     ) as worker:
         stdin, stdout = cast(TextIO, worker.stdin), cast(TextIO, worker.stdout)

@@ -10,16 +10,12 @@ from __future__ import annotations
 
 import abc
 import contextlib
+import ctypes
 import importlib
 import shutil
 import subprocess
 import threading
 from typing import Any, BinaryIO, Callable, Dict, List, Optional, Tuple, Type, Union, cast
-
-try:
-    import ctypes
-except ImportError:  # a Python that was built without libffi
-    ctypes = None  # type: ignore[assignment]
 
 Buffer = Union[bytes, bytearray, memoryview]
 
@@ -271,7 +267,7 @@ class ProgramCodec(Codec):
 
     def _run(self, options: List[str], data: Buffer, limit: int) -> Tuple[bytes, int]:
         """What the program makes of ``data`` and its exit status. It is ended when that is more than ``limit`` bytes."""
-        with subprocess.Popen(  # pylint: disable=ansible-bad-function
+        with subprocess.Popen(  # pylint: disable=ansible-bad-function  # an agent has no module's run_command
             [self._program, "-q", "-c", *options],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,

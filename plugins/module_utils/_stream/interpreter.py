@@ -45,7 +45,7 @@ def ask_python(python: bytes, program: str) -> str:
     """What a program prints in an interpreter; raises TreeError with what that says when it does not run here."""
     command = [python, b"-I", b"-B", b"-S", b"-c", program.encode()]
     try:
-        done = subprocess.run(  # pylint: disable=ansible-bad-function
+        done = subprocess.run(  # pylint: disable=ansible-bad-function  # an agent has no module's run_command
             command, stdin=subprocess.DEVNULL, capture_output=True, timeout=60, check=False
         )
     except (OSError, subprocess.TimeoutExpired) as error:
@@ -159,7 +159,7 @@ def _why_not(prefix: bytes, program: bytes, version: str, root: bytes) -> str:
 def _bound_library(program: bytes, prefix: bytes) -> bytes:
     """A shared library that the program would not find on another host or from another directory; empty when there is none."""
     try:
-        traced = subprocess.run(  # pylint: disable=ansible-bad-function
+        traced = subprocess.run(  # pylint: disable=ansible-bad-function  # an agent has no module's run_command
             [program, b"-I", b"-c", b""],
             env={**os.environ, "LD_TRACE_LOADED_OBJECTS": "1"},
             stdin=subprocess.DEVNULL,

@@ -220,12 +220,6 @@ def test_a_library_without_zstd_in_it_is_passed_over(library: str, monkeypatch: 
     assert find_codec("libzstd") is None
 
 
-def test_a_python_without_ctypes_does_without_the_library(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(codec, "ctypes", None)
-    assert find_codec("libzstd") is None
-    assert find_codec("zstd") is not None
-
-
 @pytest.mark.parametrize("script", ["exit 1", "cat", "echo zstd 0.1", "exec /usr/bin/zstd -q -c", "kill -9 $$"])
 def test_a_program_that_does_something_else_is_passed_over(
     script: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

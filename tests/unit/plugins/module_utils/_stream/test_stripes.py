@@ -16,7 +16,7 @@ import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Any, Callable, Iterator, List
+from typing import Any, Callable, Iterator, List, Tuple
 
 import pytest
 from ansible_collections.ddtree.fleet.plugins.module_utils._stream.handshake import HELLO, MAGIC, WELCOME
@@ -139,7 +139,7 @@ def test_the_end_of_one_connection_does_not_cut_what_others_still_carry() -> Non
 
 
 @contextlib.contextmanager
-def plain_listener() -> Iterator[Callable[[], ssl.SSLSocket]]:
+def plain_listener() -> Iterator[Tuple[int, Callable[[], ssl.SSLSocket]]]:
     """A port that a Sending can be connected to, and what accepts there without this program's code."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.minimum_version = ssl.TLSVersion.TLSv1_3
@@ -156,14 +156,13 @@ def plain_listener() -> Iterator[Callable[[], ssl.SSLSocket]]:
             tls.send(WELCOME)
             return stack.enter_context(tls)
 
-        accept.port = server.getsockname()[1]  # type: ignore[attr-defined]
-        yield accept
+        yield server.getsockname()[1], accept
 
 
 @pytest.mark.parametrize("abort", [False, True])
 def test_an_orderly_end_can_be_told_from_a_cut(abort: bool) -> None:
-    with plain_listener() as accept, ThreadPoolExecutor(1) as pool:
-        calling = pool.submit(call, accept.port)  # type: ignore[attr-defined]
+    with plain_listener() as (port, accept), ThreadPoolExecutor(1) as pool:
+        calling = pool.submit(call, port)
         tls = accept()
         calling.result(SOON).close(abort)
         with pytest.raises(ssl.SSLError, match="(?i)eof") if abort else contextlib.nullcontext():
