@@ -50,11 +50,13 @@ LINT = (
     Step("yamllint", ["yamllint", "--strict", "."]),
     Step("ansible-lint", ["ansible-lint", "--offline", "--profile", "production", "--strict"]),
 )
-FAST = (*LINT, Step("unit", [sys.executable, "-m", "pytest", "-q", "tests/unit", "tests/input"], counts=True))
+PYTEST = (sys.executable, "-m", "pytest", "-q")
+FAST = (*LINT, Step("unit", [*PYTEST, "-n", "auto", "-m", "not slow", "tests/unit", "tests/input"], counts=True))
 FULL = (
     *FAST,
+    Step("unit-slow", [*PYTEST, "-m", "slow", "tests/unit"], counts=True),
     Step("sanity", [sys.executable, "tests/sanity/sanity.py"], 1200),
-    Step("integration", [sys.executable, "-m", "pytest", "-q", "tests/integration"], counts=True),
+    Step("integration", [*PYTEST, "tests/integration"], counts=True),
     Step("faults", [*FAULTS, "--count", "100"], counts=True),
     Step("faults-direct", [*FAULTS, "--count", "24", "--path", "direct"], counts=True),
     *(Step(f"molecule-{name}", ["tests/molecule.sh", name], 1500) for name in MOLECULE),

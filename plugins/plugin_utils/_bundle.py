@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import functools
 import json
 import pathlib
 import zlib
@@ -80,6 +81,7 @@ agent.main(i, stdout)
 )
 
 
+@functools.cache
 def bundle() -> bytes:
     """What follows the bootstrap on an agent's standard input: loader and sources, each after its length."""
     folder = pathlib.Path(__file__).resolve().parent.parent / "module_utils"

@@ -22,7 +22,7 @@ from ansible_collections.ddtree.fleet.plugins.plugin_utils._endpoint import Endp
 from ansible_collections.ddtree.fleet.plugins.plugin_utils._relay import Verdict
 from ansible_collections.ddtree.fleet.tests.unit.agents import listing
 
-pytestmark = pytest.mark.usefixtures("forget_hashes")
+pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("forget_hashes")]
 
 ROOT = Path(__file__).resolve().parents[4]
 Results = List[Dict[str, Any]]

@@ -58,6 +58,7 @@ def play(tmp_path: Path, hosts: Dict[str, Any], *tasks: Dict[str, Any]) -> str:
     return done.stdout
 
 
+@pytest.mark.slow
 def test_the_table_of_a_run(tmp_path: Path) -> None:
     (tmp_path / "src").mkdir()
     (tmp_path / "src" / "file").write_text("content")

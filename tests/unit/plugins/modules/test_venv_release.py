@@ -52,6 +52,7 @@ def test_activating_is_idempotent_and_predicted(run_module: RunModule, dest: Pat
     assert (second["changed"], second["way_back"]) == (False, A)
 
 
+@pytest.mark.slow
 def test_back_to_the_previous_one(run_module: RunModule, dest: Path) -> None:
     refused = both(run_module, dest, state="active", release="previous")
     assert refused["msg"] == f"{dest} has no previous release that served well, so there is no way back"
@@ -136,6 +137,7 @@ def test_a_directory_that_holds_a_fifo_is_not_adopted(run_module: RunModule, des
     assert not dest.is_symlink()
 
 
+@pytest.mark.slow
 def test_removing_and_pruning(run_module: RunModule, dest: Path) -> None:
     act(run_module, dest, state="active", release=A)
     act(run_module, dest, release=A, verdict="passed")
@@ -151,6 +153,7 @@ def test_removing_and_pruning(run_module: RunModule, dest: Path) -> None:
     assert both(run_module, dest, state="pruned", keep=0)["changed"] is False
 
 
+@pytest.mark.slow
 def test_pruning_takes_interpreters_along_that_no_release_uses_any_more(run_module: RunModule, dest: Path) -> None:
     store = Path(f"{dest}.releases")
     for name, user in (("d" * 16, A), ("e" * 16, C)):

@@ -125,6 +125,7 @@ def test_a_connection_that_fails_is_told_in_its_own_words() -> None:
     )
 
 
+@pytest.mark.slow
 def test_a_login_that_closes_its_output_but_stays_is_no_hang(monkeypatch: pytest.MonkeyPatch) -> None:
     started = time.monotonic()
     assert "ended before the agent started (still running)" in refused("exec >&- 2>&-; while read -r x; do :; done")
@@ -232,6 +233,7 @@ def test_an_agent_of_another_version_is_told_by_both_numbers(tmp_path: Path) -> 
     assert str(caught.value).startswith(f"gpu-1: this agent speaks version {PROTOCOL} of the stream protocol")
 
 
+@pytest.mark.slow
 def test_an_agent_that_takes_nothing_is_given_up_and_ended_at_once(tmp_path: Path) -> None:
     started = time.monotonic()
     with (
@@ -279,6 +281,7 @@ def test_killing_a_leg_wakes_who_reads_from_it(tmp_path: Path) -> None:
             leg.answer("tree")
 
 
+@pytest.mark.slow
 def test_what_a_dead_leg_did_not_send_never_reaches_another(tmp_path: Path) -> None:
     with (
         Leg(fake(tmp_path, "i.close()\ntime.sleep(60)"), sys.executable, 0.5) as leg,

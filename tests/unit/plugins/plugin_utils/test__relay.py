@@ -144,6 +144,7 @@ FAILING = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("failing", "problem"), FAILING.values(), ids=FAILING.keys())
 def test_a_target_that_fails_does_not_stop_the_other(tmp_path: Path, src: Path, failing: Any, problem: str) -> None:
     bad = here("t2", below(tmp_path / "t2", failing)) if isinstance(failing, str) else failing
@@ -283,6 +284,7 @@ def test_a_large_file_goes_on_where_it_stopped_and_comes_whole_to_the_others(tmp
     assert abs(spared - resumed) < MIB // 8
 
 
+@pytest.mark.slow
 def test_a_source_whose_targets_all_died_is_ended_early(tmp_path: Path, src: Path) -> None:
     log = tmp_path / "log"
     targets = hosts(tmp_path, "t1", "t2", code=DIES_AFTER.format(blocks=1))
@@ -380,6 +382,7 @@ def test_one_target_that_fails_while_the_source_is_fast_is_told_and_hangs_nothin
     assert targets[0].verdict.msg == "t1: the connection ended before the work was done"
 
 
+@pytest.mark.slow
 def test_one_target_that_reads_no_more_is_given_up(tmp_path: Path, large: Path) -> None:
     targets = hosts(tmp_path, "t1", code=FAILING["hangs later"][0])
     started = time.monotonic()
@@ -405,6 +408,7 @@ time.sleep(60)
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("names", [("t1",), ("t1", "t2")], ids=["alone", "among others"])
 def test_a_target_that_only_waits_since_nothing_reaches_it_is_given_up(
     tmp_path: Path, large: Path, names: Sequence[str]
@@ -433,6 +437,7 @@ sender.Channel.send_file = stop
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("how", "told"),
     [
@@ -484,6 +489,7 @@ target.Staging.build = slow
 """
 
 
+@pytest.mark.slow
 def test_a_target_that_copies_for_long_is_waited_for(tmp_path: Path, src: Path) -> None:
     """Building from what is already there takes longer than ``idle``, while more than the pipes hold waits to be sent."""
     targets = hosts(tmp_path, "t1", code=SLOW)
@@ -492,6 +498,7 @@ def test_a_target_that_copies_for_long_is_waited_for(tmp_path: Path, src: Path) 
     assert len(releases(tmp_path / "t1" / "venv")) == 1
 
 
+@pytest.mark.slow
 def test_a_target_that_has_to_wait_for_its_turn_is_not_given_up(tmp_path: Path, src: Path) -> None:
     """What only the other target wants takes longer than ``idle``."""
     (src / "zz").write_text("for both")
@@ -548,6 +555,7 @@ def test_what_the_ends_do_is_told_on_the_way(tmp_path: Path, src: Path, monkeypa
     assert quiet == []
 
 
+@pytest.mark.slow
 def test_the_source_keeps_to_the_rate(tmp_path: Path, src: Path) -> None:
     targets = hosts(tmp_path, "t1", "t2")
     tree = run(request(src, "/venv", rate=5 * MIB, compress="none"), targets)
@@ -598,6 +606,7 @@ receiver.Receiver._take = slow
 """
 
 
+@pytest.mark.slow
 def test_the_relay_holds_little_of_what_a_slow_target_still_has_to_take(tmp_path: Path) -> None:
     src = tmp_path / "src"
     src.mkdir()

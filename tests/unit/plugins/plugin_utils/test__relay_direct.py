@@ -32,7 +32,7 @@ from ansible_collections.ddtree.fleet.tests.unit.hosts import (
     verdicts,
 )
 
-pytestmark = pytest.mark.usefixtures("forget_hashes")
+pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("forget_hashes")]
 
 SIZE = 12 * MIB + 1
 

@@ -17,7 +17,7 @@ from ansible_collections.ddtree.fleet.tests.unit.agents import listing, releases
 from ansible_collections.ddtree.fleet.tests.unit.environments import SYSTEM_PYTHON, build, managed_python, output
 from ansible_collections.ddtree.fleet.tests.unit.hosts import altered, here, request, run, target
 
-pytestmark = pytest.mark.usefixtures("forget_hashes")
+pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("forget_hashes")]
 
 RunModule = Callable[..., Dict[str, Any]]
 

@@ -236,6 +236,7 @@ def test_a_crash_is_one_check_with_the_last_words(built: Path, module: str, foun
     assert result.not_verified == [f"everything after the step 'import {module}'"]
 
 
+@pytest.mark.slow
 def test_a_hang_ends_in_time_and_shows_where(built: Path) -> None:
     started = time.monotonic()
     result = gate(built, imports=["sglang.srt.hangs"], timeout=2)

@@ -166,6 +166,7 @@ def test_nobody_is_waited_for_without_end() -> None:
         assert 0.9 < time.monotonic() - started < 3
 
 
+@pytest.mark.slow
 def test_too_few_connections_are_told_from_none() -> None:
     with listening(2) as listener, ThreadPoolExecutor(1) as pool:
         accepting = pool.submit(listener.accept, 1.5, IDLE)
@@ -226,6 +227,7 @@ def test_one_listener_with_two_addresses_is_taken_once() -> None:
         assert_joined(caller, accepting.result(SOON))
 
 
+@pytest.mark.slow
 def test_every_address_that_was_tried_is_named_with_its_reason() -> None:
     other = Listener((0, 0), STRANGER, CALLER[0], 1)
     with socket.create_server((HOST, 0)) as silent, contextlib.closing(other), ThreadPoolExecutor(1) as pool:

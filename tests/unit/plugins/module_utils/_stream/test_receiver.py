@@ -203,16 +203,25 @@ def test_a_large_file_with_another_hash_is_no_success(tmp_path: Path) -> None:
         subject.take(group([0, 1]), block(NOISE), block(NOISE), block(NOISE), block(b"after"), END)
 
 
-def test_nothing_is_written_through_a_link_or_over_a_file(tmp_path: Path) -> None:
+def test_no_small_file_is_written_through_a_link_or_over_a_file(tmp_path: Path) -> None:
     victim = tmp_path / "victim"
     victim.write_bytes(b"untouched")
-    subject = case(tmp_path, {"large": NOISE * 2, "small": b"small"})
+    subject = case(tmp_path, {"small": b"small"})
     (subject.tree / "small").symlink_to(victim)
-    (subject.tree / "large").symlink_to(victim)
     with pytest.raises(TreeError, match="small: File exists; what arrived stays there"):
-        subject.take(group([0, 1]), block(NOISE), block(NOISE), block(b"small"), END)
+        subject.take(group([0]), block(b"small"), END)
+    assert victim.read_bytes() == b"untouched"
+
+
+def test_no_large_file_is_written_through_a_link(tmp_path: Path) -> None:
+    victim = tmp_path / "victim"
+    victim.write_bytes(b"untouched")
+    subject = case(tmp_path, {"large": NOISE * 2})
+    (subject.tree / "large").symlink_to(victim)
+    subject.take(group([0]), block(NOISE), block(NOISE), END)
     assert victim.read_bytes() == b"untouched"
     assert not (subject.tree / "large").is_symlink()
+    assert subject.files() == {"large": NOISE * 2}
 
 
 # going on with what an interrupted stream left

@@ -97,6 +97,7 @@ def test_an_environment_is_described_unless_an_interpreter_is_streamed(tmp_path:
         assert source.scan(tmp_path / "src", interpreter=True)["environment"] == {}
 
 
+@pytest.mark.slow
 def test_what_was_read_once_is_not_read_again(src: Path) -> None:
     with Source() as source:
         digest = source.scan(src)["digest"]

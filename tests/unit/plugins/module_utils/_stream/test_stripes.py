@@ -247,6 +247,7 @@ def test_a_peer_that_is_killed_is_noticed_at_once(streams: int) -> None:
         receiving.close()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("streams", OFTEN)
 def test_a_peer_that_takes_nothing_is_given_up_and_little_is_queued_for_it(streams: int) -> None:
     with stream(streams, idle=1) as (sending, _receiving):
@@ -277,6 +278,7 @@ def test_idle_time_does_not_count_before_the_first_frame_is_wanted() -> None:
             assert receiving.receive_frame() == (DATA, b"late")
 
 
+@pytest.mark.slow
 def test_a_slow_peer_is_not_given_up_while_anything_comes_over_any_connection() -> None:
     with stream(3, idle=1) as (sending, receiving):
 
