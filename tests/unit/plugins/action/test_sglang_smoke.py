@@ -71,7 +71,6 @@ def play(tmp_path: Path, tasks: List[Dict[str, Any]]) -> subprocess.CompletedPro
     )
 
 
-@pytest.mark.slow
 def test_expectations_join_the_verdict_and_server_info_stays_out(tmp_path: Path, port: int) -> None:
     server = {
         "gate": "server",

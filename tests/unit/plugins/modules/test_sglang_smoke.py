@@ -120,7 +120,6 @@ def test_zero_acceptance_fails_though_the_accept_length_is_above_one(server: Ser
     )
 
 
-@pytest.mark.slow
 def test_no_speculation_fails_unless_it_is_to_be_absent(server: Server, smoke: RunModule) -> None:
     server.start("plain")
     assert failed(smoke()) == {"speculation ran": "it did not run in 3 of 3 replies"}
@@ -265,7 +264,6 @@ def test_simulated_acceptance_is_refused(server: Server, smoke: RunModule) -> No
     assert failed(smoke()) == {"SGLANG_SIMULATE_ACC_LEN": "3"}
 
 
-@pytest.mark.slow
 def test_a_key_is_used_and_never_shown(server: Server, smoke: RunModule, tmp_path: Path) -> None:
     server.start("dflash_accepted", "--api-key", KEY)
     (tmp_path / "key").write_text(f"port: 1\napi-key: {KEY}\n")
@@ -288,7 +286,6 @@ def test_a_key_on_the_edge_of_what_is_shown_is_redacted(server: Server, smoke: R
     assert "CANARY" not in json.dumps(smoke(api_key_file=str(tmp_path / "key")))
 
 
-@pytest.mark.slow
 def test_a_key_is_in_no_command_line_environment_or_file(server: Server, smoke: RunModule, tmp_path: Path) -> None:
     (tmp_path / "key").write_text(KEY)
     # The server under test reads its key from its own command line, so it is started without one here.

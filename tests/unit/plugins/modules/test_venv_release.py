@@ -52,7 +52,6 @@ def test_activating_is_idempotent_and_predicted(run_module: RunModule, dest: Pat
     assert (second["changed"], second["way_back"]) == (False, A)
 
 
-@pytest.mark.slow
 def test_back_to_the_previous_one(run_module: RunModule, dest: Path) -> None:
     refused = both(run_module, dest, state="active", release="previous")
     assert refused["msg"] == f"{dest} has no previous release that served well, so there is no way back"
