@@ -123,6 +123,10 @@ def test_an_interpreter_is_shipped_kept_while_it_is_used_and_pruned_after(
     shipped = Path(f"{dest}.releases") / "interpreters" / verdict.interpreter
     release = Path(f"{dest}.releases") / verdict.release
     assert Path(os.path.realpath(release / "bin" / "python")) == shipped / "bin" / SYSTEM_PYTHON.name
+    stream = verdict.interpreter_stream
+    assert (stream["files_sent"], stream["bytes_sent"]) == tuple(stream["reused"]["sent"].values())
+    assert 0 < stream["files_sent"] <= len([path for path in shipped.rglob("*") if path.is_file()])
+    assert stream["wire_bytes"] > 0 and "receive" in stream["seconds"]
     away = prefix.with_name("away")
     prefix.rename(away)
     Store(str(dest)).activate(verdict.release)
@@ -142,6 +146,7 @@ def test_an_interpreter_is_shipped_kept_while_it_is_used_and_pruned_after(
     rewritten = len(newer[0].verdict.relocated["files"])  # for dest, so the release has not what the source has
     assert (newer[0].verdict.msg, newer[0].verdict.files_sent) == ("", 1 + rewritten)
     assert newer[0].verdict.interpreter == verdict.interpreter
+    assert newer[0].verdict.interpreter_stream["files_sent"] == 0
     Store(str(dest)).activate(newer[0].verdict.release)
     assert prune(dest)["removed"] == [verdict.release]
     assert shipped.is_dir()
@@ -153,7 +158,8 @@ def test_an_interpreter_is_shipped_kept_while_it_is_used_and_pruned_after(
 def test_nothing_is_shipped_where_the_interpreter_works(managed: Path, dest: Path) -> None:
     targets = [target(here("t1"))]
     run(request(managed, dest, ship=True), targets)
-    assert (targets[0].verdict.msg, targets[0].verdict.interpreter) == ("", "")
+    verdict = targets[0].verdict
+    assert (verdict.msg, verdict.interpreter, verdict.interpreter_stream) == ("", "", {})
     assert not Path(f"{dest}.releases/interpreters").exists()
 
 
