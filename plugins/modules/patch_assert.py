@@ -203,15 +203,10 @@ versions:
 """
 
 from ansible.module_utils.basic import AnsibleModule
-from ansible_collections.ddtree.fleet.plugins.module_utils._patches import (
-    BASELINES,
-    Baseline,
-    PatchError,
-    assert_patches,
-    find_environment,
-    parse_files,
-    parse_rules,
-)
+from ansible_collections.ddtree.fleet.plugins.module_utils._patches.baselines import BASELINES, Baseline
+from ansible_collections.ddtree.fleet.plugins.module_utils._patches.declaration import parse_files, parse_rules
+from ansible_collections.ddtree.fleet.plugins.module_utils._patches.environment import PatchError, find_environment
+from ansible_collections.ddtree.fleet.plugins.module_utils._patches.proof import assert_patches
 
 
 def main() -> None:
