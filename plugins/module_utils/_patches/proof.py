@@ -89,7 +89,7 @@ def _check_compiles(files: Sequence[str], syntax: Mapping[str, Syntax], verdict:
 def _check_rules(
     environment: Environment, rules: Sequence[Rule], syntax: Mapping[str, Syntax], no_syntax: str, verdict: Verdict
 ) -> None:
-    texts: Dict[str, str] = {}
+    sources: Dict[str, Source] = {}
     for rule in rules:
         kind, path = KINDS[rule.kind], os.path.join(environment.site, rule.file)
         problem = why_unreadable(path)
@@ -101,25 +101,20 @@ def _check_rules(
         if problem:
             verdict.checks.append(Check(rule.name, False, rule.expected(), problem, rule.hint, show_name(rule.file)))
             continue
-        if rule.file not in texts:
-            texts[rule.file] = _read_text(path)
-        lines = kind.find(Source(texts[rule.file], syntax.get(rule.file)), rule.wanted)
-        passed = rule.least <= len(lines) and (rule.most is None or len(lines) <= rule.most)
-        found = (
-            str(len(lines))
-            if passed or len(lines) < 2
-            else f"{len(lines)} in lines {', '.join(map(str, lines[:NAMES_IN_MESSAGE]))}"
-        )
+        source = sources.setdefault(rule.file, Source(path, syntax.get(rule.file)))
+        try:
+            lines = kind.find(source, rule.wanted)
+            passed = rule.least <= len(lines) and (rule.most is None or len(lines) <= rule.most)
+            found = kind.whole(source) if kind.whole else _counted(lines, passed)
+        except OSError as error:
+            raise PatchError(f"{show_name(path)}: {error.strerror}") from error
         hint = "" if passed else rule.hint
         verdict.checks.append(
             Check(rule.name, passed, rule.expected(), found, hint, show_name(rule.file), lines[0] if lines else 0)
         )
 
 
-def _read_text(path: str) -> str:
-    """The text of a file whatever its encoding and line ends, so that a wanted text of several lines matches in all."""
-    try:
-        with open(path, encoding="utf-8", errors="surrogateescape") as file:
-            return file.read()
-    except OSError as error:
-        raise PatchError(f"{show_name(path)}: {error.strerror}") from error
+def _counted(lines: Sequence[int], passed: bool) -> str:
+    if passed or len(lines) < 2:
+        return str(len(lines))
+    return f"{len(lines)} in lines {', '.join(map(str, lines[:NAMES_IN_MESSAGE]))}"

@@ -120,7 +120,7 @@ def test_what_cannot_be_done_is_one_message(run_module: RunModule, root: Path) -
     assert said(files=["../x"]) == "files[0] (../x): climbs out with '..'; it must be relative to site-packages"
     malformed = {"file": "a.py", "literal": "x", "counts": 2}
     assert said(root="/nowhere", checks=[malformed]) == (
-        "checks[0] (a.py): unknown key counts; known are file, literal, regex, defines, calls, count, min, max, name, hint"
+        "checks[0] (a.py): unknown key counts (did you mean count?); known are file, literal, regex, defines, calls, assigns, imports, sha256, count, min, max, name, hint"
     )
     assert said(root="/nowhere", files=["a.py"]) == "root /nowhere: no such directory"
     assert "value of kind must be one of: record, got: wheel" in said(baseline={"kind": "wheel"})
