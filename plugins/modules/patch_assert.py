@@ -110,6 +110,45 @@ options:
         description: The name of the distribution.
         type: str
         default: sglang
+  native:
+    description:
+      - What the environment's native libraries must be. They are read without a CUDA toolkit and nothing of them is loaded.
+      - What cannot be read is named in RV(native.not_verified) and in a warning, and passes no requirement.
+    type: dict
+    suboptions:
+      files:
+        description:
+          - Patterns relative to site-packages, in which C(**/) stands for any directories, and C(*) and C(?) for what a name holds.
+            Only names such as C(x.so) and C(x.so.1) count.
+          - Each is a text, or a dictionary of a pattern (C(files)) and its own C(require_arch).
+          - One that matches no library for this host's processor fails by name. For the whole environment, V(**/*).
+        type: list
+        elements: raw
+        required: true
+      require_arch:
+        description:
+          - GPU architectures that each pattern must have code for, such as V(sm_103), and V(host) for those of this host's GPUs.
+          - At least one of a pattern's libraries must have it, since packages ship one library for one GPU and another for the next.
+            Where the loader chooses by a rule of its own, name the library that it takes.
+          - Code of C(sm_100) runs on GPUs of V(sm_103), as the same major number with an equal or greater minor one. Code of
+            C(sm_100f) does too. Code of C(sm_100a) runs on V(sm_100) only. PTX runs on its own architecture and all newer ones,
+            of C(a) and C(f) variants as above; if there is only that, it is compiled at first use, and a warning says so.
+          - A variant such as V(sm_120a) asks for code of just that variant.
+          - Without a GPU on this host, V(host) is not verified and does not fail.
+        type: list
+        elements: str
+        default: []
+      libraries:
+        description:
+          - Whether every needed library must be found, in the library's own path, on the system or in the environment.
+          - Those that only the environment has are expected to be loaded by their packages, and are listed.
+          - Libraries of the GPU driver are not verified on a host without GPU.
+        type: bool
+        default: true
+      glibc:
+        description: Whether the libraries that are found must offer the symbol versions needed, such as C(GLIBC_2.38) and C(GLIBCXX_3.4.32).
+        type: bool
+        default: true
   version:
     description:
       - The version of the package that is expected. A local part such as C(+cu130) counts only where both versions have one.
@@ -139,6 +178,15 @@ EXAMPLES = r"""
       kind: record
       distribution: sglang
     version: 0.5.11
+
+- name: Its kernels run on this host's GPUs, and the host has what they need
+  ddtree.fleet.patch_assert:
+    root: /root/venv_sglang211
+    native:
+      files:
+        - sgl_kernel/**/*.so
+        - files: sgl_kernel/sm100/*.so
+          require_arch: [host]
 """
 
 RETURN = r"""
@@ -195,6 +243,72 @@ inventory:
     counts:
       description: How many there are of each, and how many files are as recorded (C(equal)).
       type: dict
+native:
+  description: What the native libraries are.
+  returned: when O(native) is given
+  type: dict
+  contains:
+    files:
+      description: The libraries with GPU code or with a problem. At most 200.
+      type: list
+      elements: dict
+      contains:
+        file:
+          description: The library, relative to site-packages.
+          type: str
+        sass:
+          description: The architectures that it has finished code for.
+          type: list
+          elements: str
+        ptx:
+          description: The architectures that it has code for which is yet to be compiled.
+          type: list
+          elements: str
+        fatbins:
+          description: How many collections of GPU code it has, as a rule one for each compiled source file.
+          type: int
+        entries:
+          description: How many pieces of GPU code these have.
+          type: int
+        reader:
+          description: What the architectures were read with, the file's own V(headers) or V(cuobjdump).
+          type: str
+        glibc:
+          description: The newest version of glibc that it needs.
+          type: str
+        unresolved:
+          description: Needed libraries that were not found. At most 10.
+          type: list
+          elements: str
+        from_environment:
+          description: Needed libraries that only the environment has, so that their packages must load them first.
+          type: list
+          elements: str
+        problem:
+          description: Why it, or its GPU code, could not be read.
+          type: str
+    counts:
+      description: How many libraries were read (C(files)), and how many have GPU code (C(with_gpu_code)).
+      type: dict
+    host:
+      description: The host's version of glibc (C(glibc)) and the architectures of its GPUs (C(architectures)).
+      type: dict
+    not_verified:
+      description: What could not be verified, and why. At most 200.
+      type: list
+      elements: str
+  sample:
+    files:
+      - file: sgl_kernel/flashmla_ops.abi3.so
+        sass: [sm_90a, sm_100a, sm_103a]
+        fatbins: 25
+        entries: 75
+        reader: headers
+        glibc: "2.14"
+        from_environment: [libtorch.so, libc10.so]
+    counts: {files: 1, with_gpu_code: 1}
+    host: {glibc: "2.39", architectures: [sm_103]}
+    not_verified: []
 versions:
   description: The distribution's version by its dist-info directory (C(dist_info)) and by its own files (C(package)).
   returned: when O(baseline) is given and the distribution is installed
@@ -203,6 +317,7 @@ versions:
 """
 
 from ansible.module_utils.basic import AnsibleModule
+from ansible_collections.ddtree.fleet.plugins.module_utils._native.request import parse_request
 from ansible_collections.ddtree.fleet.plugins.module_utils._patches.baselines import BASELINES, Baseline
 from ansible_collections.ddtree.fleet.plugins.module_utils._patches.declaration import parse_files, parse_rules
 from ansible_collections.ddtree.fleet.plugins.module_utils._patches.environment import PatchError, find_environment
@@ -226,6 +341,16 @@ def main() -> None:
                     "distribution": {"type": "str", "default": "sglang"},
                 },
             },
+            "native": {
+                "type": "dict",
+                "options": {
+                    # Judged by parse_request, like the checks above.
+                    "files": {"type": "list", "elements": "raw", "required": True},
+                    "require_arch": {"type": "list", "elements": "str", "default": []},
+                    "libraries": {"type": "bool", "default": True},
+                    "glibc": {"type": "bool", "default": True},
+                },
+            },
             "version": {"type": "str"},
         },
         required_by={"version": ["baseline"]},
@@ -235,8 +360,9 @@ def main() -> None:
     try:
         files, rules = parse_files(given["files"]), parse_rules(given["checks"])
         baseline = Baseline(version=given["version"], **given["baseline"]) if given["baseline"] else None
+        native = parse_request(given["native"]) if given["native"] else None
         environment = find_environment(given["root"], given["site_packages"], given["interpreter"])
-        verdict = assert_patches(environment, files, rules, given["compile"], baseline)
+        verdict = assert_patches(environment, files, rules, given["compile"], baseline, native)
     except PatchError as error:
         module.fail_json(msg=str(error))
     for warning in verdict.shown_warnings():

@@ -12,14 +12,10 @@ from ansible_collections.ddtree.fleet.plugins.module_utils._native.architectures
     Architecture,
     parse_architecture,
 )
+from ansible_collections.ddtree.fleet.plugins.module_utils._patches.environment import PatchError
 
 HOST = "host"
-KEYS = ("files", "require_arch", "libraries", "glibc")
 ENTRY_KEYS = ("files", "require_arch")
-
-
-class RequestError(Exception):
-    """A malformed request; the message names the place and what is wrong."""
 
 
 class Group(NamedTuple):
@@ -35,51 +31,45 @@ class Group(NamedTuple):
 
 class Request(NamedTuple):
     groups: Tuple[Group, ...]
-    libraries: bool = True
-    glibc: bool = True
+    libraries: bool
+    glibc: bool
 
 
 def parse_request(given: Mapping[str, Any]) -> Request:
-    """The request as given to the module. Raises RequestError."""
-    _refuse_unknown("native", given, KEYS)
-    common = given.get("require_arch")
-    entries = given.get("files")
-    if not isinstance(entries, (list, tuple)) or not entries:
-        raise RequestError("native.files: a list of patterns is needed, such as sgl_kernel/**/*.so")
-    groups = [_parse_entry(f"native.files[{place}]", entry, common) for place, entry in enumerate(entries)]
-    flags = [True if given.get(key) is None else given[key] for key in ("libraries", "glibc")]
-    return Request(tuple(groups), *flags)
+    """The option ``native`` of the module. Raises PatchError naming a malformed entry by its index."""
+    if not given["files"]:
+        raise PatchError("native.files: at least one pattern is needed, such as sgl_kernel/**/*.so")
+    groups = [
+        _parse_entry(f"native.files[{index}]", entry, given["require_arch"]) for index, entry in enumerate(given["files"])
+    ]
+    return Request(tuple(groups), given["libraries"], given["glibc"])
 
 
 def _parse_entry(place: str, entry: Any, common: Any) -> Group:
     if isinstance(entry, Mapping):
-        _refuse_unknown(place, entry, ENTRY_KEYS)
+        unknown = sorted(str(key) for key in entry if key not in ENTRY_KEYS)
+        if unknown:
+            raise PatchError(f"{place}: unknown key {', '.join(unknown)}; known are {', '.join(ENTRY_KEYS)}")
         pattern, wanted = entry.get("files"), entry.get("require_arch", common)
     else:
         pattern, wanted = entry, common
     if not isinstance(pattern, str) or not pattern:
-        raise RequestError(f"{place}: a pattern such as sgl_kernel/**/*.so is needed")
+        raise PatchError(f"{place}: a pattern such as sgl_kernel/**/*.so is needed")
     if pattern.startswith("/") or ".." in pattern.split("/"):
-        raise RequestError(f"{place} ({pattern}): it must be relative to site-packages and stay there")
+        raise PatchError(f"{place} ({pattern}): it must be relative to site-packages and stay there")
     names = _names(place, wanted)
     try:
         architectures = tuple(parse_architecture(name) for name in names if name != HOST)
     except ValueError as error:
-        raise RequestError(f"{place} ({pattern}): require_arch: {error}, nor the word {HOST}") from error
+        raise PatchError(f"{place} ({pattern}): require_arch: {error}, nor the word {HOST}") from error
     return Group(pattern, architectures, HOST in names)
 
 
 def _names(place: str, wanted: Any) -> List[str]:
     names: Optional[Sequence[Any]] = [wanted] if isinstance(wanted, str) else wanted or []
     if not isinstance(names, (list, tuple)):
-        raise RequestError(f"{place}: require_arch must be a list")
+        raise PatchError(f"{place}: require_arch must be a list")
     return [str(name) for name in dict.fromkeys(names)]
-
-
-def _refuse_unknown(place: str, given: Mapping[str, Any], known: Sequence[str]) -> None:
-    unknown = sorted(str(key) for key in given if key not in known)
-    if unknown:
-        raise RequestError(f"{place}: unknown key {', '.join(unknown)}; known are {', '.join(known)}")
 
 
 def _expression(pattern: str) -> str:

@@ -8,6 +8,8 @@ from __future__ import annotations
 import os
 from typing import Dict, Mapping, Optional, Sequence, Set, Tuple
 
+from ansible_collections.ddtree.fleet.plugins.module_utils._native.proof import prove
+from ansible_collections.ddtree.fleet.plugins.module_utils._native.request import Request
 from ansible_collections.ddtree.fleet.plugins.module_utils._patches.baselines import BASELINES, Baseline
 from ansible_collections.ddtree.fleet.plugins.module_utils._patches.declaration import Rule
 from ansible_collections.ddtree.fleet.plugins.module_utils._patches.environment import (
@@ -28,10 +30,11 @@ def assert_patches(
     rules: Sequence[Rule],
     compile_files: bool,
     baseline: Optional[Baseline],
+    native: Optional[Request] = None,
 ) -> Verdict:
     """Look at everything that is declared, in one go. Raises PatchError for what cannot be looked at for want of permission."""
-    if not (files or rules or baseline):
-        raise PatchError("nothing to assert: give files, checks or baseline")
+    if not (files or rules or baseline or native):
+        raise PatchError("nothing to assert: give files, checks, baseline or native")
     verdict = Verdict()
     absent = _check_present(environment, files, verdict)
     compiled = [file for file in files if compile_files and file.endswith(".py")]
@@ -46,6 +49,11 @@ def assert_patches(
     _check_rules(environment, rules, syntax, problem, verdict)
     if baseline:
         BASELINES[baseline.kind](environment, baseline, files, verdict)
+    if native:
+        proof = prove(environment, native)
+        verdict.checks += proof.checks
+        verdict.warnings += proof.warnings
+        verdict.native = proof.result
     return verdict
 
 

@@ -22,6 +22,7 @@ class Verdict:
     warnings: List[str] = field(default_factory=list)
     inventory: Optional[Dict[str, Any]] = None
     versions: Optional[Dict[str, Optional[str]]] = None
+    native: Optional[Dict[str, Any]] = None
 
     def result(self) -> Dict[str, Any]:
         result: Dict[str, Any] = {
@@ -32,6 +33,8 @@ class Verdict:
             result["inventory"] = self.inventory
         if self.versions is not None:
             result["versions"] = self.versions
+        if self.native is not None:
+            result["native"] = self.native
         return result
 
     def shown_warnings(self) -> List[str]:

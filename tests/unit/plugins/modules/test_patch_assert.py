@@ -115,7 +115,7 @@ def test_what_cannot_be_done_is_one_message(run_module: RunModule, root: Path) -
         assert result["rc"] == 1
         return str(result["msg"])
 
-    assert said() == "nothing to assert: give files, checks or baseline"
+    assert said() == "nothing to assert: give files, checks, baseline or native"
     assert said(version="0.5.11") == "missing parameter(s) required by 'version': baseline"
     assert said(files=["../x"]) == "files[0] (../x): climbs out with '..'; it must be relative to site-packages"
     malformed = {"file": "a.py", "literal": "x", "counts": 2}
