@@ -209,9 +209,7 @@ def _check_architectures(group: Group, readings: Sequence[Reading], host: Host, 
             found = f"not verified: {show_name(unread[0].file)}: {unread[0].unread}"
         else:
             carried = sorted({image for reading in readings for image in reading.fatbins.images()})
-            found = (
-                ", ".join(f"{image.architecture}{' (PTX)' if image.ptx else ''}" for image in carried) or "no GPU code"
-            )
+            found = ", ".join(str(image) for image in carried) or "no GPU code"
         proof.checks.append(Check(name, False, expected, found, NO_TOOL if unread else NO_CODE, group.pattern))
 
 

@@ -40,7 +40,8 @@ def parse_request(given: Mapping[str, Any]) -> Request:
     if not given["files"]:
         raise PatchError("native.files: at least one pattern is needed, such as sgl_kernel/**/*.so")
     groups = [
-        _parse_entry(f"native.files[{index}]", entry, given["require_arch"]) for index, entry in enumerate(given["files"])
+        _parse_entry(f"native.files[{index}]", entry, given["require_arch"])
+        for index, entry in enumerate(given["files"])
     ]
     return Request(tuple(groups), given["libraries"], given["glibc"])
 

@@ -5,11 +5,13 @@ from __future__ import annotations
 
 import base64
 import hashlib
+import os
 import venv
 from pathlib import Path
 from typing import Any, Callable, Dict
 
 import pytest
+from ansible_collections.ddtree.fleet.tests.unit.libraries import container, library, sass
 
 RunModule = Callable[..., Dict[str, Any]]
 
@@ -124,3 +126,23 @@ def test_what_cannot_be_done_is_one_message(run_module: RunModule, root: Path) -
     )
     assert said(root="/nowhere", files=["a.py"]) == "root /nowhere: no such directory"
     assert "value of kind must be one of: record, got: wheel" in said(baseline={"kind": "wheel"})
+
+
+def test_native_libraries_are_held_against_what_is_asked(run_module: RunModule, root: Path) -> None:
+    (site,) = root.glob("lib/python3.*/site-packages")
+    machine = {"x86_64": 62, "aarch64": 183}[os.uname().machine]
+    code = container(sass(90), sass(103, 0x100000))
+    (site / "kernel.so").write_bytes(library(needed=["libc.so.6"], sections={".nv_fatbin": code}, machine=machine))
+    result = run_module("patch_assert", {"root": str(root), "native": {"files": ["*.so"], "require_arch": ["sm_103"]}})
+    assert (result["rc"], result["changed"], result["failed_checks"], len(result["checks"])) == (0, False, 0, 4)
+    assert result["native"]["files"][0]["sass"] == ["sm_90", "sm_103a"]
+    entry = {"files": "*.so", "require_arch": ["sm_120"]}
+    result = run_module("patch_assert", {"root": str(root), "native": {"files": [entry]}})
+    assert result["rc"] == 1
+    assert result["msg"].splitlines() == [
+        f"patches gate failed for {root}: 1 of 4 checks",
+        "- GPU code for sm_120 in *.so: expected one library with code for it, found sm_90, sm_103a "
+        "(install a build of the package for this GPU, or name the library that this GPU loads)",
+    ]
+    result = run_module("patch_assert", {"root": str(root), "native": {"files": [{"files": "*.so", "arch": "sm_90"}]}})
+    assert result["msg"] == "native.files[0]: unknown key arch; known are files, require_arch"
