@@ -87,7 +87,11 @@ def _parse_diff(given: Mapping[str, Any]) -> Diff:
         raise ValueError(f"directory: {problem}")
     if "text" in given and not isinstance(given["text"], str):
         raise ValueError(f"text: {str(given['text'])[:60]!r} is no text")
-    data = given["text"].encode("utf-8", "surrogateescape") if "text" in given else _read_diff(str(given["src"]))
+    data = (
+        given["text"].encode("utf-8", "surrogateescape")
+        if "text" in given
+        else _read_diff(os.path.expanduser(str(given["src"])))
+    )
     if len(data) > MAX_DIFF_BYTES:
         raise ValueError(f"larger than {MAX_DIFF_BYTES >> 20} MiB; declare the files' sha256 in checks instead")
     files = parse_diff(data, parse_number("strip", given.get("strip", 1)))

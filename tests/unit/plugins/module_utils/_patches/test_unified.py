@@ -3,7 +3,6 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
 from __future__ import annotations
 
-import os
 import random
 import subprocess
 from pathlib import Path
@@ -11,17 +10,11 @@ from typing import List
 
 import pytest
 from ansible_collections.ddtree.fleet.plugins.module_utils._patches.unified import DiffError, FileChange, parse_diff
+from ansible_collections.ddtree.fleet.tests.unit.patched import git
 
 
 def parse(text: str, strip: int = 1) -> List[FileChange]:
     return parse_diff(text.encode("utf-8", "surrogateescape"), strip)
-
-
-def git(directory: Path, *arguments: str) -> bytes:
-    user = ["-c", "user.name=A", "-c", "user.email=a@example.org", "-c", "init.defaultBranch=main"]
-    environment = {**os.environ, "GIT_CONFIG_GLOBAL": os.devnull, "GIT_CONFIG_SYSTEM": os.devnull}
-    done = subprocess.run(["git", *user, *arguments], cwd=directory, env=environment, capture_output=True, check=True)
-    return done.stdout
 
 
 @pytest.fixture(name="repository")
