@@ -12,6 +12,12 @@ from ansible_collections.ddtree.fleet.plugins.module_utils._native.proof import 
 from ansible_collections.ddtree.fleet.plugins.module_utils._native.request import Request
 from ansible_collections.ddtree.fleet.plugins.module_utils._patches.baselines import BASELINES, Baseline
 from ansible_collections.ddtree.fleet.plugins.module_utils._patches.declaration import Rule
+from ansible_collections.ddtree.fleet.plugins.module_utils._patches.diffs import (
+    Diff,
+    check_diffs,
+    gone_files,
+    patched_files,
+)
 from ansible_collections.ddtree.fleet.plugins.module_utils._patches.environment import (
     Environment,
     PatchError,
@@ -30,14 +36,16 @@ def assert_patches(
     rules: Sequence[Rule],
     compile_files: bool,
     baseline: Optional[Baseline],
+    diffs: Sequence[Diff] = (),
     native: Optional[Request] = None,
 ) -> Verdict:
     """Look at everything that is declared, in one go. Raises PatchError for what cannot be looked at for want of permission."""
-    if not (files or rules or baseline or native):
-        raise PatchError("nothing to assert: give files, checks, baseline or native")
+    if not (files or rules or baseline or diffs or native):
+        raise PatchError("nothing to assert: give files, checks, diffs, baseline or native")
     verdict = Verdict()
     absent = _check_present(environment, files, verdict)
-    compiled = [file for file in files if compile_files and file.endswith(".py")]
+    patched = list(dict.fromkeys([*files, *patched_files(diffs)]))
+    compiled = [file for file in patched if compile_files and file.endswith(".py")]
     parsed = [rule.file for rule in rules if KINDS[rule.kind].needs_syntax]
     syntax, problem = _read_syntax(
         environment, [file for file in dict.fromkeys(compiled + parsed) if file not in absent]
@@ -47,8 +55,10 @@ def assert_patches(
         verdict.checks.append(Check("interpreter", False, "it runs", problem, hint, environment.interpreter))
     _check_compiles(compiled, syntax, verdict)
     _check_rules(environment, rules, syntax, problem, verdict)
+    verdict.checks += check_diffs(environment, diffs)
     if baseline:
-        BASELINES[baseline.kind](environment, baseline, files, verdict)
+        declared = list(dict.fromkeys([*patched, *gone_files(diffs)]))
+        BASELINES[baseline.kind](environment, baseline, declared, verdict)
     if native:
         proof = prove(environment, native)
         verdict.checks += proof.checks
