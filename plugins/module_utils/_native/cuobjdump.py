@@ -10,13 +10,14 @@ import os
 import re
 import shutil
 import subprocess
-from typing import List, Optional, Set
+import tempfile
+from typing import IO, List, Optional, Set
 
 from ansible_collections.ddtree.fleet.plugins.module_utils._native.architectures import Image, parse_architecture
 
 ANSWER_SECONDS = 60
-MAX_TOOLS = 4
-LINE = re.compile(r"(ELF|PTX) file +\d+: .*\.(sm_\d+[af]?)\.(?:cubin|ptx)")
+MAX_TOOLS, MAX_ANSWER = 4, 16 << 20
+LINE = re.compile(r"(ELF|PTX) file +\d+: .*\.(sm_[1-9]\d{1,2}[af]?)\.(?:cubin|ptx)")
 
 
 class CuobjdumpError(Exception):
@@ -38,25 +39,31 @@ def list_images(tools: List[str], path: str) -> Set[Image]:
     """The images by the first tool that can list them. Raises CuobjdumpError."""
     problem: Optional[str] = None
     for tool in tools:
-        try:
-            done = subprocess.run(  # pylint: disable=ansible-bad-function
-                [tool, "--list-elf", "--list-ptx", os.path.abspath(path)],
-                stdin=subprocess.DEVNULL,
-                capture_output=True,
-                text=True,
-                errors="replace",
-                timeout=ANSWER_SECONDS,
-                check=False,
-            )
-        except subprocess.TimeoutExpired:
-            problem = f"{tool} did not answer within {ANSWER_SECONDS} s"
-            continue
-        except OSError as error:
-            problem = f"{tool}: {error.strerror}"
-            continue
-        matches = [LINE.fullmatch(line.rstrip()) for line in done.stdout.splitlines()]
+        # Files take the answer instead of pipes: a pipe would be waited for as long as any child of the tool holds it.
+        with tempfile.TemporaryFile() as listing, tempfile.TemporaryFile() as complaints:
+            try:
+                done = subprocess.run(  # pylint: disable=ansible-bad-function
+                    [tool, "--list-elf", "--list-ptx", os.path.abspath(path)],
+                    stdin=subprocess.DEVNULL,
+                    stdout=listing,
+                    stderr=complaints,
+                    timeout=ANSWER_SECONDS,
+                    check=False,
+                )
+            except subprocess.TimeoutExpired:
+                problem = f"{tool} did not answer within {ANSWER_SECONDS} s"
+                continue
+            except OSError as error:
+                problem = f"{tool}: {error.strerror}"
+                continue
+            said, complained = _text(listing), _text(complaints)
+        matches = [LINE.fullmatch(line.rstrip()) for line in said.splitlines()]
         if done.returncode == 0 and any(matches):
             return {Image(parse_architecture(match[2]), match[1] == "PTX") for match in matches if match}
-        said = " ".join((done.stderr or done.stdout).split())[:200]
-        problem = f"{tool} lists nothing: {said}"
+        problem = f"{tool} lists nothing: {' '.join((complained or said).split())[:200]}"
     raise CuobjdumpError(problem or "there is no cuobjdump to ask, such as that of the package nvidia-cuda-cuobjdump")
+
+
+def _text(file: IO[bytes]) -> str:
+    file.seek(0)
+    return file.read(MAX_ANSWER).decode("utf-8", "replace")

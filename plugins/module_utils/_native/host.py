@@ -14,7 +14,7 @@ import re
 import struct
 from typing import Dict, FrozenSet, NamedTuple, Optional, Sequence
 
-from ansible_collections.ddtree.fleet.plugins.module_utils._gpu_host import gpus
+from ansible_collections.ddtree.fleet.plugins.module_utils._gpu_host import HostError, gpus
 from ansible_collections.ddtree.fleet.plugins.module_utils._native.architectures import Architecture
 from ansible_collections.ddtree.fleet.plugins.module_utils._native.elf import Dynamic, Elf, ElfError
 
@@ -44,14 +44,16 @@ class Host(NamedTuple):
 
 
 def read_host(with_gpus: bool = True) -> Host:
-    """Raises HostError where there is a GPU driver that does not answer."""
-    capabilities = {gpu["compute_capability"] for gpu in gpus()} if with_gpus else set()
-    matches = [re.fullmatch(r"(\d{1,2})\.(\d)", capability) for capability in sorted(capabilities)]
-    return Host(
-        os.uname().machine,
-        _glibc(),
-        sorted(Architecture(int(match[1] + match[2])) for match in matches if match),
-    )
+    """Raises HostError where there is a GPU driver that does not answer as it should."""
+    capabilities = sorted({gpu["compute_capability"] for gpu in gpus()}) if with_gpus else []
+    return Host(os.uname().machine, _glibc(), sorted(map(_architecture, capabilities)))
+
+
+def _architecture(capability: str) -> Architecture:
+    match = re.fullmatch(r"(\d{1,2})\.(\d)", capability)
+    if not match:
+        raise HostError(f"nvidia-smi names {capability[:40]!r} as the compute capability of a GPU; update the driver")
+    return Architecture(int(match[1] + match[2]))
 
 
 def _glibc() -> str:

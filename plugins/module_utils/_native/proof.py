@@ -37,7 +37,7 @@ from ansible_collections.ddtree.fleet.plugins.module_utils._patches.verdict impo
 from ansible_collections.ddtree.fleet.plugins.module_utils._record import show_name
 from ansible_collections.ddtree.fleet.plugins.module_utils._verdict import Check
 
-FILES_SHOWN = 200
+FILES_SHOWN, NAME_SHOWN = 200, 255
 NO_CODE = "install a build of the package for this GPU, or name the library that this GPU loads"
 NO_TOOL = "install cuobjdump into the environment or on the host (package nvidia-cuda-cuobjdump)"
 
@@ -128,7 +128,7 @@ def prove(environment: Environment, request: Request) -> Proof:
     if request.libraries:
         _check_libraries(whole, libraries, host, proof, unverified)
     if request.glibc:
-        _check_versions(whole, libraries, host, proof)
+        _check_versions(whole, libraries, host, proof, unverified)
     proof.warnings.extend(f"not verified: {what}" for what in unverified)
     shown = [reading.result() for _file, reading in sorted(readings.items())]
     proof.result.update(
@@ -271,34 +271,39 @@ def _check_libraries(
         for name in reading.dynamic.needed:
             found = libraries.find(name, reading.path, reading.dynamic)
             if found and found.where == ENVIRONMENT:
-                reading.from_environment.append(show_name(name))
+                reading.from_environment.append(_shown(name))
             elif not found and DRIVER.fullmatch(name) and not host.architectures:
                 driver.setdefault(name, []).append(reading.file)
             elif not found:
-                reading.unresolved.append(show_name(name))
+                reading.unresolved.append(_shown(name))
                 missing.setdefault(name, []).append(reading.file)
     proof.checks.append(
         _named(
             "needed libraries",
             "every needed library to be found",
-            [f"{show_name(name)} for {_files(files)}" for name, files in sorted(missing.items())],
+            [f"{_shown(name)} for {_files(files)}" for name, files in sorted(missing.items())],
             "install the packages that have them, in the environment or on the host",
         )
     )
     unverified.extend(
-        f"{show_name(name)} of the GPU driver, which this host without GPU has not, for {_files(files)}"
+        f"{_shown(name)} of the GPU driver, which this host without GPU has not, for {_files(files)}"
         for name, files in sorted(driver.items())
     )
 
 
-def _check_versions(readings: Sequence[Reading], libraries: Libraries, host: Host, proof: Proof) -> None:
+def _check_versions(
+    readings: Sequence[Reading], libraries: Libraries, host: Host, proof: Proof, unverified: List[str]
+) -> None:
     missing: Dict[str, List[str]] = {}
+    unknown: Dict[str, List[str]] = {}
     for reading in readings:
         for version in reading.dynamic.versions:
             found = libraries.find(version.library, reading.path, reading.dynamic)
             defined = libraries.defined(found.path) if found else frozenset()
-            if found and defined and not version.weak and version.name not in defined:
-                missing.setdefault(f"{show_name(version.name)} of {show_name(found.path)}", []).append(reading.file)
+            if not found:
+                unknown.setdefault(version.library, []).append(reading.file)
+            elif defined and not version.weak and version.name not in defined:
+                missing.setdefault(f"{_shown(version.name)} of {show_name(found.path)}", []).append(reading.file)
     proof.checks.append(
         _named(
             "symbol versions",
@@ -308,6 +313,10 @@ def _check_versions(readings: Sequence[Reading], libraries: Libraries, host: Hos
             [f"{what} for {_files(files)}" for what, files in sorted(missing.items())],
             "use a host with a newer system, or a build of the package for this one",
         )
+    )
+    unverified.extend(
+        f"the symbol versions of {_shown(name)}, which is not found, for {_files(list(dict.fromkeys(files)))}"
+        for name, files in sorted(unknown.items())
     )
 
 
@@ -322,6 +331,11 @@ def _named(name: str, expected: str, problems: Sequence[str], hint: str) -> Chec
         f"{len(problems)} missing: {shown}" if problems else "all",
         hint if problems else "",
     )
+
+
+def _shown(name: str) -> str:
+    """A name from inside a library, which may be of any length."""
+    return show_name(name[:NAME_SHOWN])
 
 
 def _files(files: Sequence[str]) -> str:

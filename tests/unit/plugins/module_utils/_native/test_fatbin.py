@@ -131,7 +131,7 @@ def test_counts_without_end_are_refused(tmp_path: Path, monkeypatch: pytest.Monk
     assert read(tmp_path / "x.so", container(sass(90)) * 100).entries == 100
 
 
-@pytest.mark.parametrize("value", [0, 0x7FFFFFFF, 0xFFFFFFFF, 0xFFFFFFFFFFFFFFFF])
+@pytest.mark.parametrize("value", [0, 0x7FFFFFFF, 0xFFFFFFFFFFFFFFFF])
 def test_no_number_in_a_fatbin_makes_the_reader_fail_or_hang(tmp_path: Path, value: int) -> None:
     data = container(sass(90), ptx(100)) + container(sass(120, 0x100000))
     for offset in range(len(data) - 8):

@@ -62,6 +62,14 @@ def test_a_driver_that_does_not_answer_is_an_error(tmp_path: Path, monkeypatch: 
     assert list(read_host(with_gpus=False).architectures) == []
 
 
+def test_an_answer_that_is_no_capability_is_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    nvidia_smi(tmp_path, monkeypatch, "#!/bin/sh\necho '0, NVIDIA, GPU-0, [N/A], 275040, 0, 580.95, Disabled'\n")
+    with pytest.raises(
+        HostError, match=r"^nvidia-smi names '\[N/A\]' as the compute capability of a GPU; update the driver$"
+    ):
+        read_host()
+
+
 @pytest.mark.parametrize("answer", ["musl 1.2", "", None, ValueError])
 def test_another_c_library_is_not_taken_for_glibc(monkeypatch: pytest.MonkeyPatch, answer: object) -> None:
     def confstr(_name: str) -> object:

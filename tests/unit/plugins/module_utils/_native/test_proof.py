@@ -264,7 +264,10 @@ def test_versions_that_this_host_lacks_are_named(fake: Fake) -> None:
 def test_versions_that_this_host_has_pass(fake: Fake) -> None:
     fake.write("k/a.so", versions=[("libc.so.6", "GLIBC_2.17", False), ("libc.so.6", "GLIBC_9.98", True)])
     fake.write("k/b.so", versions=[("libnowhere.so", "NOWHERE_1", False)])
-    assert failed(fake.prove("k/*.so", glibc=True)) == []
+    proof = fake.prove("k/*.so", glibc=True)
+    assert failed(proof) == []
+    said = "the symbol versions of libnowhere.so, which is not found, for k/b.so"
+    assert (proof.result["not_verified"], proof.warnings) == ([said], [f"not verified: {said}"])
 
 
 def test_the_result_stays_small(fake: Fake) -> None:
