@@ -11,7 +11,7 @@ entry: kind u16 (1 PTX, 2 cubin), version u16 (0x101), size of the header u32, s
 architecture u32; at 40 flags u64 (0x100000 for this architecture only, as in sm_90a; 0x200000 for its family, as in sm_100f)
 
 The format is not documented by its maker. What is written here was held against cuobjdump on the libraries that
-docs/patch-proof.md lists; any other version, kind or variant is named as unknown instead of being taken for something.
+docs/native-libraries.md lists; any other version, kind or variant is named as unknown instead of being taken for something.
 """
 
 from __future__ import annotations

@@ -39,7 +39,7 @@ from ansible_collections.ddtree.fleet.plugins.module_utils._verdict import Check
 
 FILES_SHOWN, NAME_SHOWN = 200, 255
 NO_CODE = "install a build of the package for this GPU, or name the library that this GPU loads"
-NO_TOOL = "install cuobjdump into the environment or on the host (package nvidia-cuda-cuobjdump)"
+NO_TOOL = "install a cuobjdump that can read it, in the environment or on the host (package nvidia-cuda-cuobjdump)"
 
 
 class Proof(NamedTuple):
@@ -95,9 +95,9 @@ class Coverage(NamedTuple):
     total: int
     reading: Reading
 
-    def sentence(self, wanted: Architecture) -> str:
+    def sentence(self) -> str:
         if not self.total:
-            return f"{wanted} in {show_name(self.reading.file)}"
+            return f"code in {show_name(self.reading.file)}"
         return f"{self.finished + self.compiled} of {self.total} fatbins of {show_name(self.reading.file)}"
 
 
@@ -201,7 +201,7 @@ def _check_architectures(group: Group, readings: Sequence[Reading], host: Host, 
         name, expected = f"GPU code for {wanted}", "one library with code for it"
         best = max((_coverage(reading, wanted) for reading in readings), key=_quality, default=None)
         if best and best.finished + best.compiled:
-            proof.checks.append(Check(name, True, expected, best.sentence(wanted), "", group.pattern))
+            proof.checks.append(Check(name, True, expected, best.sentence(), "", group.pattern))
             _warn(best, wanted, proof)
             continue
         unread = [reading for reading in readings if reading.unread]

@@ -166,7 +166,7 @@ def test_code_of_an_unknown_form_is_not_verified_and_passes_no_requirement(fake:
     said = f"k/a.so: fatbin entries of kind 0x100; {no_tool}"
     proof = fake.prove("k/*.so", require_arch=["sm_90", "sm_120"])
     assert [sentence.split(", found ")[1] for sentence in failed(proof)] == [
-        f"not verified: {said} (install cuobjdump into the environment or on the host (package nvidia-cuda-cuobjdump))"
+        f"not verified: {said} (install a cuobjdump that can read it, in the environment or on the host (package nvidia-cuda-cuobjdump))"
     ]
     assert proof.result["not_verified"] == [said]
     assert proof.result["files"][0]["problem"] == f"fatbin entries of kind 0x100; {no_tool}"
@@ -177,6 +177,7 @@ def test_cuobjdump_of_the_environment_is_asked_for_what_is_unknown(fake: Fake) -
     fake.program(fake.site / "nvidia" / "cu13" / "bin" / "cuobjdump", "echo 'ELF file    1: a.1.sm_120a.cubin'")
     proof = fake.prove("k/*.so", require_arch=["sm_120"])
     assert failed(proof) == [] == proof.warnings
+    assert "GPU code for sm_120 in k/*.so: expected one library with code for it, found code in k/a.so" in passed(proof)
     assert proof.result["files"] == [{"file": "k/a.so", "sass": ["sm_120a"], "reader": "cuobjdump"}]
 
 
