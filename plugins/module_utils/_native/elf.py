@@ -40,6 +40,10 @@ class ForeignError(ElfError):
     """A file that may be intact, but is nothing that this reader knows, such as one of another processor."""
 
 
+class TruncatedError(ElfError):
+    """A file that ends before what its own tables say."""
+
+
 class Section(NamedTuple):
     """The place of a section in the file."""
 
@@ -92,10 +96,10 @@ class Elf:
     def read(self, offset: int, size: int) -> bytes:
         """Exactly ``size`` bytes."""
         if offset + size > self.size:
-            raise ElfError(f"truncated: {size} bytes are expected at offset {offset}, the file has {self.size}")
+            raise TruncatedError(f"truncated: {size} bytes are expected at offset {offset}, the file has {self.size}")
         data = os.pread(self._file, size, offset)
         if len(data) != size:
-            raise ElfError("it became shorter while it was read")
+            raise TruncatedError("it became shorter while it was read")
         return data
 
     def sections(self, name: str) -> List[Section]:
@@ -108,7 +112,9 @@ class Elf:
             if place + len(wanted) > length or kind == SHT_NOBITS or self.read(start + place, len(wanted)) != wanted:
                 continue
             if offset + size > self.size:
-                raise ElfError(f"truncated: section {name} ends at {offset + size}, the file has {self.size} bytes")
+                raise TruncatedError(
+                    f"truncated: section {name} ends at {offset + size}, the file has {self.size} bytes"
+                )
             found.append(Section(offset, size))
         return found
 
@@ -117,6 +123,8 @@ class Elf:
         programs = self._program_headers()
         entries: Dict[int, List[int]] = {}
         for kind, _flags, offset, _address, _physical, size, *_rest in programs:
+            if kind == PT_LOAD and offset + size > self.size:
+                raise TruncatedError(f"truncated: a segment ends at {offset + size}, the file has {self.size} bytes")
             if kind == PT_DYNAMIC:
                 entries = self._dynamic_entries(offset, size)
         if not entries:

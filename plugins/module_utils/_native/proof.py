@@ -21,7 +21,13 @@ from ansible_collections.ddtree.fleet.plugins.module_utils._native.cuobjdump imp
     find_tools,
     list_images,
 )
-from ansible_collections.ddtree.fleet.plugins.module_utils._native.elf import Dynamic, Elf, ElfError, ForeignError
+from ansible_collections.ddtree.fleet.plugins.module_utils._native.elf import (
+    Dynamic,
+    Elf,
+    ElfError,
+    ForeignError,
+    TruncatedError,
+)
 from ansible_collections.ddtree.fleet.plugins.module_utils._native.fatbin import Fatbins, read_fatbins
 from ansible_collections.ddtree.fleet.plugins.module_utils._native.host import (
     DRIVER,
@@ -180,6 +186,8 @@ def _read_gpu_code(environment: Environment, elf: Elf, reading: Reading) -> None
     try:
         reading.fatbins = read_fatbins(elf)
         reading.unread = ", ".join(reading.fatbins.unknown)
+    except TruncatedError:
+        raise
     except ElfError as error:
         reading.unread = str(error)
     if not reading.unread:
