@@ -20,7 +20,8 @@ from ansible_collections.ddtree.fleet.plugins.module_utils._patches.unified impo
 
 APPLIED, ABSENT, PARTIAL, CONFLICTING = "applied", "absent", "partial", "conflicting"
 MAX_LINES = 1_000_000  # of a file and its hunks together; there are 1,114,112 characters
-TRIES = 20  # places where a partial hunk is looked for
+TRIES = 5  # places where a partial hunk is looked for, and
+WAYS = 8  # ways to read its lines there that are followed, so that many equal lines cost no time
 SHOWN = 60
 
 
@@ -45,6 +46,14 @@ class _Place(NamedTuple):
     state: str
     start: int
     end: int
+
+
+class _Step(NamedTuple):
+    """How one change of a hunk was read, at which line, and the changes before it."""
+
+    state: str
+    line: int
+    before: Optional[_Step]
 
 
 class _Drift(NamedTuple):
@@ -105,6 +114,14 @@ class _Sides:
     def finding(self, place: _Place) -> Finding:
         named = self.hunk.new_start if place.state == APPLIED else self.hunk.old_start
         return Finding(place.state, place.start + len(self.changes[0].before) + 1, place.start - named)
+
+
+def _steps(last: Optional[_Step]) -> List[_Step]:
+    steps = []
+    while last:
+        steps.append(last)
+        last = last.before
+    return steps[::-1]
 
 
 def split_lines(data: bytes) -> List[bytes]:
@@ -261,23 +278,24 @@ class _Search:
     def _mixed(self, start: int) -> Optional[Finding]:
         """Whether all context stands from there on, and between it only lines of the hunk, some as new and some as old."""
         one = self.one
-        reached: Dict[int, Tuple[Tuple[str, int], ...]] = {start + len(one.changes[0].before): ()}
+        reached: Dict[int, Optional[_Step]] = {start + len(one.changes[0].before): None}
         behind = [change.before for change in one.changes[1:]] + [one.after]
         for change, context in zip(one.changes, behind):
-            nexts: Dict[int, Tuple[Tuple[str, int], ...]] = {}
-            for place, states in reached.items():
+            nexts: Dict[int, Optional[_Step]] = {}
+            for place, before in reached.items():
                 for state, end in self._ends(change, place):
                     # Without context behind, a change ends where the file does.
                     is_end = self.text.startswith(context, end) if context else end == self.high
-                    if is_end and end + len(context) <= self.high:
-                        nexts.setdefault(end + len(context), (*states, (state, place + 1)))
+                    if is_end and end + len(context) <= self.high and len(nexts) < WAYS:
+                        nexts.setdefault(end + len(context), _Step(state, place + 1, before))
             reached = nexts
-        for states in reached.values():
-            applied = [state for state, _line in states].count(APPLIED)
-            if any(state == PARTIAL for state, _line in states) or 0 < applied < len(states):
-                lacking = [str(line) for state, line in states if state != APPLIED]
+        for last in reached.values():
+            steps = _steps(last)
+            applied = sum(step.state == APPLIED for step in steps)
+            if any(step.state == PARTIAL for step in steps) or 0 < applied < len(steps):
+                lacking = [str(step.line) for step in steps if step.state != APPLIED]
                 shown = ", ".join(lacking[:10]) + (" and more" if len(lacking) > 10 else "")
-                detail = f"{applied} of its {len(states)} changes stand whole, not at line {shown}"
+                detail = f"{applied} of its {len(steps)} changes stand whole, not at line {shown}"
                 return Finding(PARTIAL, int(lacking[0]), start - one.hunk.new_start, detail)
         return None
 
