@@ -5,11 +5,13 @@ from __future__ import annotations
 
 import base64
 import hashlib
+import os
 import venv
 from pathlib import Path
 from typing import Any, Callable, Dict
 
 import pytest
+from ansible_collections.ddtree.fleet.tests.unit.libraries import container, library, sass
 
 RunModule = Callable[..., Dict[str, Any]]
 
@@ -100,6 +102,46 @@ def test_an_unpatched_environment_fails_with_all_that_is_wrong(run_module: RunMo
     ]
 
 
+DIFF = """\
+diff --git a/python/sglang/patched.py b/python/sglang/patched.py
+--- a/python/sglang/patched.py
++++ b/python/sglang/patched.py
+@@ -1,2 +1,6 @@
+-def stock():
+-    pass
++# tree()
++def tree():
++    assert 1 is not 'a'
++
++
++tree()
+"""
+
+
+@pytest.mark.parametrize("check", [False, True])
+def test_a_diff_is_proved_and_its_files_are_declared(run_module: RunModule, root: Path, check: bool) -> None:
+    args = {"root": str(root), "diffs": [{"name": "tree", "text": DIFF, "strip": "2"}], "baseline": {}}
+    result = run_module("patch_assert", args, check=check)
+    assert (result["rc"], result["changed"], result["failed_checks"]) == (0, False, 0)
+    assert result["checks"][1] == {
+        "name": "tree: hunk 1 of patched.py",
+        "passed": True,
+        "expected": "applied",
+        "found": "applied",
+        "file": "sglang/patched.py",
+        "line": 1,
+    }
+    (site,) = root.glob("lib/python3.*/site-packages")
+    (site / "sglang" / "patched.py").write_text(STOCK["sglang/patched.py"])
+    result = run_module("patch_assert", args, check=check)
+    assert result["msg"].splitlines()[1:] == [
+        "- tree: hunk 1 of patched.py in sglang/patched.py:1: expected applied, found absent: the old text stands at line 1 "
+        "(the patch is not applied here)",
+        "- unmodified: expected every declared file to differ from RECORD, found 1: sglang/patched.py "
+        "(these are the wheel's own: the patch is not applied)",
+    ]
+
+
 def test_a_directory_of_packages_without_an_interpreter(run_module: RunModule, root: Path) -> None:
     (site,) = root.glob("lib/python3.*/site-packages")
     args = {"root": str(site), "site_packages": ".", "files": ["sglang/patched.py"]}
@@ -115,12 +157,35 @@ def test_what_cannot_be_done_is_one_message(run_module: RunModule, root: Path) -
         assert result["rc"] == 1
         return str(result["msg"])
 
-    assert said() == "nothing to assert: give files, checks or baseline"
+    assert said() == "nothing to assert: give files, checks, diffs, baseline or native"
     assert said(version="0.5.11") == "missing parameter(s) required by 'version': baseline"
     assert said(files=["../x"]) == "files[0] (../x): climbs out with '..'; it must be relative to site-packages"
     malformed = {"file": "a.py", "literal": "x", "counts": 2}
     assert said(root="/nowhere", checks=[malformed]) == (
-        "checks[0] (a.py): unknown key counts; known are file, literal, regex, defines, calls, count, min, max, name, hint"
+        "checks[0] (a.py): unknown key counts (did you mean count?); known are file, literal, regex, defines, calls, assigns, imports, sha256, count, min, max, name, hint"
+    )
+    assert said(root="/nowhere", diffs=[{"name": "tree", "text": DIFF[:-8]}]) == (
+        "diffs[0] (tree): line 4: the header counts 2 old and 6 new lines, 2 and 5 are there; the diff is cut short"
     )
     assert said(root="/nowhere", files=["a.py"]) == "root /nowhere: no such directory"
     assert "value of kind must be one of: record, got: wheel" in said(baseline={"kind": "wheel"})
+
+
+def test_native_libraries_are_held_against_what_is_asked(run_module: RunModule, root: Path) -> None:
+    (site,) = root.glob("lib/python3.*/site-packages")
+    machine = {"x86_64": 62, "aarch64": 183}[os.uname().machine]
+    code = container(sass(90), sass(103, 0x100000))
+    (site / "kernel.so").write_bytes(library(needed=["libc.so.6"], sections={".nv_fatbin": code}, machine=machine))
+    result = run_module("patch_assert", {"root": str(root), "native": {"files": ["*.so"], "require_arch": ["sm_103"]}})
+    assert (result["rc"], result["changed"], result["failed_checks"], len(result["checks"])) == (0, False, 0, 4)
+    assert result["native"]["files"][0]["sass"] == ["sm_90", "sm_103a"]
+    entry = {"files": "*.so", "require_arch": ["sm_120"]}
+    result = run_module("patch_assert", {"root": str(root), "native": {"files": [entry]}})
+    assert result["rc"] == 1
+    assert result["msg"].splitlines() == [
+        f"patches gate failed for {root}: 1 of 4 checks",
+        "- GPU code for sm_120 in *.so: expected one library with code for it, found sm_90, sm_103a "
+        "(install a build of the package for this GPU, or name the library that this GPU loads)",
+    ]
+    result = run_module("patch_assert", {"root": str(root), "native": {"files": [{"files": "*.so", "arch": "sm_90"}]}})
+    assert result["msg"] == "native.files[0]: unknown key arch; known are files, require_arch"
