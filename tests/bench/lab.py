@@ -88,13 +88,16 @@ class Lab:
         """A disk of its own for the hosts.
 
         ext4 looks at every inode that was deleted in the last minutes before it makes a file, so a tool would pay for emptying the
-        target after the tool before it. XFS does not, and has reflinks.
+        target after the tool before it. XFS does not, and has reflinks. Direct I/O keeps the image's own pages out of the page cache,
+        which has to hold three copies of the payload.
         """
         self.fleet.state.mkdir(parents=True, exist_ok=True)
         with self._image.open("wb") as image:
             image.truncate(DISK_BYTES)
         run("mkfs.xfs", "-q", "-f", str(self._image))
-        run("mount", "-o", "loop", str(self._image), str(self.fleet.state))
+        device = run("losetup", "--find", "--show", "--direct-io=on", str(self._image)).strip()
+        run("mount", device, str(self.fleet.state))
+        run("losetup", "--detach", device)  # which happens when it is unmounted
 
     @contextmanager
     def seeded(self) -> Iterator[None]:
