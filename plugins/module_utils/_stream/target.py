@@ -256,7 +256,7 @@ class Target:
         with self._timed("commit"):
             release = _releases.release_id(digest)
             facts = self._facts(request, tree_digest(staged, hashes), relocated)
-            manifest = _manifest.render(staged, hashes, label=f"release {release}")
+            manifest = _manifest.render(staged, hashes, _manifest.Provenance(label=f"release {release}"))
             _releases.write_atomically(self.store.manifest_path(release), manifest)
             self.store.write_meta(release, facts)
             self.staging.publish(os.fsencode(self.store.path(release)))

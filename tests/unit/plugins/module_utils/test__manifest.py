@@ -13,6 +13,7 @@ import pytest
 from ansible_collections.ddtree.fleet.plugins.module_utils._manifest import (
     Differences,
     ManifestError,
+    Provenance,
     compare,
     differing_lines,
     parse,
@@ -83,14 +84,14 @@ def shown(differences: Differences) -> Dict[str, List[str]]:
 
 def test_odd_names_are_read_back_exactly_and_sha256sum_accepts_them(tree: bytes) -> None:
     entries, hashes = read_tree(tree)
-    data = render(entries, hashes, "a label\nof two \\ lines", ["*.log", "a\\b"])
+    data = render(entries, hashes, Provenance("a label\nof two \\ lines"), ["*.log", "a\\b"])
     manifest = parse(data)
     assert [(one.path, one.kind, one.mode, one.target) for one in manifest.entries] == [
         (one.path, one.kind, one.mode, one.target) for one in entries
     ]
     assert manifest.hashes == hashes
     assert manifest.digest == tree_digest(entries, hashes)
-    assert (manifest.label, manifest.exclude) == ("a label\nof two \\ lines", ["*.log", "a\\b"])
+    assert (manifest.provenance.label, manifest.exclude) == ("a label\nof two \\ lines", ["*.log", "a\\b"])
     assert not held(tree, data).count()
     code, said = sha256sum(tree, data)
     assert code == 0, said
@@ -114,7 +115,7 @@ def test_the_layout_of_a_manifest(tmp_path: Path) -> None:
     (root / "a").chmod(0o644)
     (root / "lib\\64").symlink_to("li b")
     entries, hashes = read_tree(os.fsencode(root))
-    assert render(entries, hashes, "tp8").decode() == (
+    assert render(entries, hashes, Provenance("tp8")).decode() == (
         "# A ddtree.fleet manifest. Its files are checked with: sha256sum -c --strict\n"
         "#: format 1\n"
         "#: label tp8\n"
@@ -146,7 +147,7 @@ def test_manifests_of_sha256sum_are_read(tree: bytes) -> None:
     with open(os.path.join(tree, b"extra"), "wb"):
         pass
     found = held(tree, data)
-    assert [len(one) for one in found.lists().values()] == [1, 1, 1, 0, 0]
+    assert [len(one) for one in found.lists().values()] == [1, 0, 1, 1, 0, 0]
 
 
 def test_every_kind_of_difference_is_told(tmp_path: Path) -> None:
@@ -204,7 +205,7 @@ def test_messages_and_results_are_bounded(tmp_path: Path) -> None:
     assert lines[-2:] == ["- extra: 019: expected nothing, found a file", "- and 230 more"]
     assert len(found.result()["extra"]) == 200
     assert found.result()["extra"][0] == {"path": "000", "expected": "nothing", "found": "a file"}
-    assert found.result()["counts"] == {"missing": 0, "changed": 0, "extra": 250, "mode": 0, "link": 0}
+    assert found.result()["counts"] == {"missing": 0, "moved": 0, "changed": 0, "extra": 250, "mode": 0, "link": 0}
 
 
 def test_no_differences_give_no_message() -> None:
@@ -252,12 +253,25 @@ FULL = "#: format 1\n"
         ("", "lists nothing"),
         ("# a comment\n\n", "lists nothing"),
         (f"\ufeff{HASH}  a\n", "line 1 begins with a byte order mark; save it as UTF-8 without one"),
-        (f"# x\r\n{HASH}  a\r\n", "line 1 ends with CR LF; convert the file to LF line ends"),
+        (
+            f"# x\r\n{HASH}  a\r\n",
+            "has 2 malformed lines\n- line 1 ends with CR LF; convert the file to LF line ends (also line 2)",
+        ),
         (f"{HASH}  a\nhello\n", "line 2 is not '<64 hex digits>  <path>'"),
         (f"{HASH} a\n", "line 1 is not '<64 hex digits>  <path>'"),
         (f"{HASH}  \n", "line 1 is not '<64 hex digits>  <path>'"),
-        (f"{HASH[1:]}  a\n", "line 1 is not '<64 hex digits>  <path>'"),
-        (f"SHA256 (a) = {HASH}\n", "line 1 is not '<64 hex digits>  <path>'"),
+        (
+            f"{HASH[1:]}  a\n",
+            "line 1 has a digest of 63 hex digits; a SHA-256 has 64, so write it with sha256sum",
+        ),
+        (
+            f"{HASH * 2}  a\n",
+            "line 1 has an SHA-512 digest of 128 hex digits; a SHA-256 has 64, so write it with sha256sum",
+        ),
+        (
+            f"SHA256 (a) = {HASH}\n",
+            "line 1 is the BSD form, 'SHA256 (<path>) = <digest>'; write it with 'sha256sum' without --tag",
+        ),
         (f"\\{HASH}  a\\tb\n", "line 1 holds the unknown escape \\t"),
         (f"\\{HASH}  a\\\n", "line 1 holds the unknown escape \\"),
         (f"{HASH}  a\0\n", "line 1 holds a NUL character"),
