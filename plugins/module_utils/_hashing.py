@@ -4,7 +4,8 @@
 """Hashing of many files on all processors.
 
 Each worker is a process of its own: a tree has tens of thousands of small files, and threads would spend more time handing the
-interpreter's lock to each other than reading.
+interpreter's lock to each other than reading. Workers take the next batch of files from one pipe, so none idles while another
+has much left to do.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ import selectors
 import signal
 import struct
 import time
-from typing import Callable, Dict, Iterable, List, Optional, Sequence, Tuple
+from typing import Callable, Dict, Iterable, List, Optional, Sequence
 
 from ansible_collections.ddtree.fleet.plugins.module_utils._tree import FILE, Entry, TreeError, hash_file
 
@@ -23,7 +24,10 @@ ALONE_FILES, ALONE_BYTES = 256, 32 << 20  # below both, starting processes takes
 FILE_COST = 32 << 10  # what opening a file costs, in bytes that could be hashed meanwhile
 # Place in the list, when reading began in nanoseconds, and the hash; or FAILED, the length of a message, and nothing before it.
 RESULT = struct.Struct(">Iq32s")
-RESULTS_AT_ONCE = 100
+BATCH = struct.Struct(">I")
+BATCH_COST = 4 << 20
+BATCHES_EACH = 8  # at least, where there is less to do
+MAX_BATCHES = 8000  # half of what a pipe holds while nobody reads it, since one large file makes a batch more
 FAILED = 0xFFFFFFFF
 
 # Gives the known SHA-256 of a file that has not changed since it was hashed, else None.
@@ -61,82 +65,88 @@ def hash_tree(
             seen_ns = time.time_ns()
             remember(entry, hash_file(root, entry), seen_ns)
     else:
-        _hash_in_processes(root, unknown, _shares(unknown, count), remember)
+        _hash_in_processes(root, unknown, count, remember)
     return hashes
 
 
-def _shares(entries: Sequence[Entry], count: int) -> List[List[int]]:
-    """The places in the list, for each of ``count`` workers so that all have about as much to do."""
-    shares: List[List[int]] = [[] for _share in range(count)]
-    load = [0] * count
+def _batches(entries: Sequence[Entry], count: int) -> List[List[int]]:
+    """Places in the list, large files first: what is taken last is small, so that ``count`` workers end together."""
+    total = sum(entry.size + FILE_COST for entry in entries)
+    enough = max(min(BATCH_COST, total // (count * BATCHES_EACH)), total // MAX_BATCHES)
+    batches: List[List[int]] = []
+    cost = enough
     for place in sorted(range(len(entries)), key=lambda place: -entries[place].size):
-        least = load.index(min(load))
-        shares[least].append(place)
-        load[least] += entries[place].size + FILE_COST
-    return shares
+        if cost >= enough:
+            batches.append([])
+            cost = 0
+        batches[-1].append(place)
+        cost += entries[place].size + FILE_COST
+    return batches
 
 
-def _hash_in_processes(root: bytes, entries: Sequence[Entry], shares: Sequence[List[int]], remember: Done) -> None:
+def _hash_in_processes(root: bytes, entries: Sequence[Entry], count: int, remember: Done) -> None:
+    batches = _batches(entries, count)
+    waiting, filling = os.pipe()  # the numbers of the batches that nobody has taken yet
+    os.write(filling, b"".join(BATCH.pack(number) for number in range(len(batches))))
+    os.close(filling)
     selector = selectors.DefaultSelector()
     workers: Dict[int, int] = {}  # process by the pipe that its results come through
-    left = {}
     try:
-        for share in shares:
+        for _worker in range(count):
             reading, writing = os.pipe()
             pid = os.fork()
             if not pid:
                 for pipe in (reading, *workers):  # else no write would fail when the reading process is gone
                     os.close(pipe)
-                _work(root, entries, sorted(share), writing)
+                _work(root, entries, batches, waiting, writing)
             os.close(writing)
             workers[reading] = pid
-            left[reading] = len(share)
             selector.register(reading, selectors.EVENT_READ, bytearray())
-        while selector.get_map():
+        while workers:
             for key, _events in selector.select():
                 data = os.read(key.fd, 1 << 16)
                 key.data.extend(data)
-                left[key.fd] -= _take(key.data, entries, remember)
+                _take(key.data, entries, remember)
                 if not data:
                     selector.unregister(key.fd)
-                    if left[key.fd]:
+                    os.close(key.fd)
+                    if os.waitpid(workers.pop(key.fd), 0)[1]:
                         raise TreeError("a process that hashed files was ended; run again")
     finally:
         selector.close()
+        os.close(waiting)
         for pipe, pid in workers.items():
             os.close(pipe)
-            if left[pipe]:
-                os.kill(pid, signal.SIGKILL)
+            os.kill(pid, signal.SIGKILL)
             os.waitpid(pid, 0)
 
 
-def _take(data: bytearray, entries: Sequence[Entry], remember: Done) -> int:
-    """Use up the whole results in ``data``; gives how many there were. Raises TreeError with what a worker failed with."""
-    count = 0
-    while len(data) >= RESULT.size:
-        place, number, digest = RESULT.unpack_from(data)
+def _take(data: bytearray, entries: Sequence[Entry], remember: Done) -> None:
+    """Use up the whole results in ``data``. Raises TreeError with what a worker failed with."""
+    start = 0
+    while len(data) - start >= RESULT.size:
+        place, number, digest = RESULT.unpack_from(data, start)
         if place == FAILED:
-            if len(data) < RESULT.size + number:
+            if len(data) - start < RESULT.size + number:
                 break
-            raise TreeError(data[RESULT.size :].decode("utf-8", "replace"))
+            raise TreeError(data[start + RESULT.size :].decode("utf-8", "replace"))
         remember(entries[place], digest.hex(), number)
-        del data[: RESULT.size]
-        count += 1
-    return count
+        start += RESULT.size
+    del data[:start]
 
 
-def _work(root: bytes, entries: Sequence[Entry], share: Sequence[int], pipe: int) -> None:
-    """Hash a share and write the results. Never returns."""
-    results: List[Tuple[int, int, bytes]] = []
+def _work(root: bytes, entries: Sequence[Entry], batches: Sequence[Sequence[int]], waiting: int, pipe: int) -> None:
+    """Take batch after batch, hash it and write the results. Never returns."""
     try:
-        for place in share:
-            seen_ns = time.time_ns()
-            results.append((place, seen_ns, bytes.fromhex(hash_file(root, entries[place]))))
-            if len(results) == RESULTS_AT_ONCE or entries[place].size > ALONE_BYTES:
-                _write(pipe, b"".join(RESULT.pack(*result) for result in results))
-                results.clear()
-        _write(pipe, b"".join(RESULT.pack(*result) for result in results))
-        os._exit(0)
+        while True:
+            number = os.read(waiting, BATCH.size)
+            if not number:
+                os._exit(0)
+            results = []
+            for place in batches[BATCH.unpack(number)[0]]:
+                seen_ns = time.time_ns()
+                results.append(RESULT.pack(place, seen_ns, bytes.fromhex(hash_file(root, entries[place]))))
+            _write(pipe, b"".join(results))
     except TreeError as error:
         message = str(error).encode()
         _write(pipe, RESULT.pack(FAILED, len(message), b"") + message)

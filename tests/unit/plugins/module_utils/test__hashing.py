@@ -198,10 +198,10 @@ def test_a_file_that_changes_while_it_is_hashed_is_named(
 def test_a_failure_does_not_wait_for_the_other_processes(many: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     top = os.fsencode(many)
     entries = scan(top)
-    (many / "000").unlink()
-    meddle(monkeypatch, lambda path: time.sleep(0 if path in (b"000", b"001", b"002") else 60))
+    (many / "100").unlink()  # among the first, since it is as large as any
+    meddle(monkeypatch, lambda path: time.sleep(0 if path == b"100" else 60))
     started = time.monotonic()
-    with pytest.raises(TreeError, match="many/000: No such file"):
+    with pytest.raises(TreeError, match="many/100: No such file"):
         hash_tree(top, entries, workers=3)
     assert time.monotonic() - started < 10
 
@@ -253,10 +253,14 @@ def test_the_processes_end_with_the_one_that_started_them(many: Path) -> None:
     assert process.returncode == -signal.SIGKILL
 
 
-def test_all_have_about_as_much_to_do() -> None:
-    sizes = [100 * MIB, 60 * MIB, 40 * MIB, *[MIB] * 100, *[0] * 3200]
+@pytest.mark.parametrize("files", [3200, 700_000])
+def test_large_files_come_first_and_the_batches_fit_into_a_pipe(files: int) -> None:
+    sizes = [0, 60 * MIB, 40 * MIB, *[MIB] * 100, *[0] * files, 100 * MIB]
     entries = [Entry(b"%d" % number, "f", 0o644, size, b"", 0, 0, 0, 1) for number, size in enumerate(sizes)]
-    shares = _hashing._shares(entries, 4)
-    assert sorted(place for share in shares for place in share) == list(range(len(sizes)))
-    loads = [sum(sizes[place] + _hashing.FILE_COST for place in share) for share in shares]
-    assert max(loads) - min(loads) <= _hashing.FILE_COST
+    batches = _hashing._batches(entries, 4)
+    assert sorted(place for batch in batches for place in batch) == list(range(len(sizes)))
+    assert [[sizes[place] for place in batch] for batch in batches[:3]] == [[100 * MIB], [60 * MIB], [40 * MIB]]
+    assert len(batches) * _hashing.BATCH.size <= 1 << 16
+    last = sum(sizes[place] + _hashing.FILE_COST for place in batches[-1])
+    total = sum(sizes) + len(sizes) * _hashing.FILE_COST
+    assert last <= total / 4 / _hashing.BATCHES_EACH
