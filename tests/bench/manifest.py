@@ -44,10 +44,13 @@ CORES = os.cpu_count() or 1
 BLOCK = 16384  # bytes, the largest that `openssl speed` takes by itself
 FIND = "find"
 PEERS = {
-    FIND: "find . -type f -exec sha256sum {} \\; | sort -k2",
-    "xargs": f"find . -type f -print0 | xargs -0 -P{CORES} -n64 sha256sum | sort -k2",
     "rhash": "find . -type f | rhash --sha256 --file-list=-",
     "hashdeep": f"hashdeep -c sha256 -r -l -of -j{CORES} .",
+    # openssl writes a line in several pieces, so each process has a file of its own.
+    "openssl": "parts=$(mktemp -d); find . -type f -print0 | "
+    f"xargs -0 -P{CORES} -n64 sh -c 'openssl dgst -sha256 -r \"$@\" > $0/$$' $parts; sort -k2 $parts/*; rm -r $parts",
+    "xargs": f"find . -type f -print0 | xargs -0 -P{CORES} -n64 sha256sum | sort -k2",
+    FIND: "find . -type f -exec sha256sum {} \\; | sort -k2",
 }
 CREATE, UNCHANGED, START = "ours_create", "ours_unchanged", "ours_start"
 DIGEST = re.compile(rb"\b[0-9a-f]{64}\b")
@@ -75,8 +78,8 @@ class Bench:
             (UNCHANGED, self._unchanged),
             (START, self._start),
         ]
-        subprocess.run(["tar", "-cf", "-", "."], cwd=self.tree, stdout=subprocess.DEVNULL, check=False)
-        subprocess.run("cat $(find . -type f -name '*.so*') >/dev/null", shell=True, cwd=self.tree, check=False)
+        into_memory = ["find", ".", "-type", "f", "-exec", "cat", "{}", "+"]
+        subprocess.run(into_memory, cwd=self.tree, stdout=subprocess.DEVNULL, check=True)
         for turn in range(repeat):
             for name, count in (("one", 1), ("all", CORES)):
                 self.rates.setdefault(name, []).append(openssl_rate(count))

@@ -464,7 +464,7 @@ def test_a_moved_file_is_told_once_and_the_same_name_goes_first(tmp_path: Path) 
     root = tmp_path / "t"
     for name in ("a/one.py", "a/two.py", "a/__init__.py", "a/empty", "a/copied", "a/lost"):
         (root / name).parent.mkdir(parents=True, exist_ok=True)
-        (root / name).write_text("" if name in ("a/__init__.py", "a/empty") else "same" if "o" in name else name)
+        (root / name).write_text("" if name in ("a/__init__.py", "a/empty") else "lost" if name == "a/lost" else "same")
         (root / name).chmod(0o644)
     data = render(*read_tree(os.fsencode(root)))
     (root / "b").mkdir()
