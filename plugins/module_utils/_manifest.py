@@ -178,8 +178,12 @@ def render(
     hashes: Mapping[bytes, str],
     provenance: Provenance = Provenance(),
     exclude: Sequence[str] = (),
+    digest: str = "",
 ) -> bytes:
-    """The manifest of a tree. The same tree, provenance and exclude give the same bytes, whenever and wherever it is called."""
+    """The manifest of a tree. The same tree, provenance and exclude give the same bytes, whenever and wherever it is called.
+
+    ``digest`` is the tree digest where the caller knows it already.
+    """
     entries = sorted(entries)
     lines = [
         b"# A ddtree.fleet manifest. Its files are checked with: sha256sum -c --strict",
@@ -187,7 +191,7 @@ def render(
         *provenance.records(),
     ]
     lines += [_record(b"exclude", _escape_text(pattern)) for pattern in exclude]
-    lines.append(_record(b"tree", tree_digest(entries, dict(hashes)).encode()))
+    lines.append(_record(b"tree", (digest or tree_digest(entries, dict(hashes))).encode()))
     for entry in entries:
         if entry.kind == LINK:
             lines.append(_record(b"l", b"./" + _escape_record(entry.path) + b"\t" + _escape_record(entry.target)))

@@ -21,7 +21,11 @@ from ansible_collections.ddtree.fleet.plugins.module_utils._secrets import Redac
 
 GIT_SECONDS = 60
 MAX_TEXT = 64 << 10
-_SECRET_NAME = re.compile(r"KEY|TOKEN|PASS|SECRET|CREDENTIAL|AUTH|COOKIE|SIGNATURE", re.IGNORECASE)
+# As a word or at the end of one, in the singular: what counts tokens is no secret.
+_SECRET_NAME = re.compile(
+    r"(?:key|token|pass|passwd|password|passphrase|secret|credential|credentials|auth|authorization|cookie)[0-9]*(?![a-z0-9])",
+    re.IGNORECASE,
+)
 _VERSION = re.compile(r"^version:[ \t]*(\S+)", re.IGNORECASE | re.MULTILINE)
 
 

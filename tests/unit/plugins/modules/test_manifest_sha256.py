@@ -250,7 +250,7 @@ def test_the_commit_of_a_work_tree(run_module: RunModule, tree: Path, monkeypatc
     )
 
 
-@pytest.mark.parametrize("name", ["HF_TOKEN", "sglang_api_key", "DB_PASSWORD", "AWS_SECRET_ACCESS", "Authorization"])
+@pytest.mark.parametrize("name", ["HF_TOKEN", "sglangApiKey", "DB_PASSWORD2", "AWS_SECRET_ACCESS", "Authorization"])
 def test_names_of_secrets_are_refused(run_module: RunModule, tree: Path, name: str) -> None:
     for option, given in (("environment", [name]), ("provenance", {name: "hunter2"})):
         bad = run_module("manifest_sha256", present(tree, **{option: given}))
@@ -258,6 +258,11 @@ def test_names_of_secrets_are_refused(run_module: RunModule, tree: Path, name: s
             f"{option} {name} looks like the name of a secret, which a manifest would show; leave it out"
         )
     assert not (tree.parent / "m").exists()
+
+
+def test_names_that_only_sound_like_secrets_are_written_down(run_module: RunModule, tree: Path) -> None:
+    given = {"max_new_tokens": "64", "tokens_per_second": "160", "author": "x", "keyboard": "y", "passed": "3"}
+    assert run_module("manifest_sha256", present(tree, provenance=given))["provenance"]["note"] == given
 
 
 def test_an_edit_that_keeps_size_and_mtime_is_caught_by_its_ctime(run_module: RunModule, tree: Path) -> None:
