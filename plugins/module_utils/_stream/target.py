@@ -257,7 +257,7 @@ class Target:
             release = _releases.release_id(digest)
             installed = tree_digest(staged, hashes) if relocated else digest
             facts = self._facts(request, installed, relocated)
-            manifest = _manifest.render(staged, hashes, label=f"release {release}")
+            manifest = _manifest.render(staged, hashes, _manifest.Provenance(label=f"release {release}"))
             _releases.write_atomically(self.store.manifest_path(release), manifest)
             self.store.write_meta(release, facts)
             self.staging.publish(os.fsencode(self.store.path(release)))
