@@ -32,9 +32,6 @@ BENCH = Path(__file__).resolve().parent
 TESTS = BENCH.parent
 sys.path[:0] = [str(TESTS / "fleet"), str(TESTS / "input")]
 
-from nspawn.base import ensure_base  # noqa: E402
-from nspawn.shell import FleetError  # noqa: E402
-
 from build import (  # noqa: E402
     GLIBC_MINOR,
     PYTHON_VERSION,
@@ -48,6 +45,8 @@ from build import (  # noqa: E402
     run,
     run_in_rootfs,
 )
+from nspawn.base import ensure_base  # noqa: E402
+from nspawn.shell import FleetError  # noqa: E402
 
 REQUIREMENTS = BENCH / "requirements"
 LARGE, REST, OTHER = (REQUIREMENTS / f"{name}.txt" for name in ("large", "rest", "other"))

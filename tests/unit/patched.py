@@ -11,7 +11,7 @@ import venv
 from pathlib import Path
 from typing import Any, Dict, List, Optional
 
-from ansible_collections.ddtree.fleet.plugins.module_utils._patches.baselines import Baseline
+from ansible_collections.ddtree.fleet.plugins.module_utils._baseline.model import Baseline
 from ansible_collections.ddtree.fleet.plugins.module_utils._patches.declaration import parse_files, parse_rules
 from ansible_collections.ddtree.fleet.plugins.module_utils._patches.environment import find_environment
 from ansible_collections.ddtree.fleet.plugins.module_utils._patches.proof import assert_patches
@@ -77,7 +77,7 @@ class Fake:
         return assert_patches(environment, parse_files(files or []), parse_rules(checks or []), compile_files, baseline)
 
 
-RECORD = Baseline("record", "sglang")
+RECORD = Baseline("record", ["sglang"])
 SPEC = "sglang/srt/spec_info.py"
 
 

@@ -8,7 +8,8 @@ from __future__ import annotations
 import os
 from typing import Dict, Mapping, Optional, Sequence, Set, Tuple
 
-from ansible_collections.ddtree.fleet.plugins.module_utils._patches.baselines import BASELINES, Baseline
+from ansible_collections.ddtree.fleet.plugins.module_utils._baseline.comparison import compare
+from ansible_collections.ddtree.fleet.plugins.module_utils._baseline.model import Baseline, show_name
 from ansible_collections.ddtree.fleet.plugins.module_utils._patches.declaration import Rule
 from ansible_collections.ddtree.fleet.plugins.module_utils._patches.environment import (
     Environment,
@@ -17,7 +18,6 @@ from ansible_collections.ddtree.fleet.plugins.module_utils._patches.environment 
 )
 from ansible_collections.ddtree.fleet.plugins.module_utils._patches.kinds import KINDS, Source
 from ansible_collections.ddtree.fleet.plugins.module_utils._patches.verdict import NAMES_IN_MESSAGE, Verdict
-from ansible_collections.ddtree.fleet.plugins.module_utils._record import show_name
 from ansible_collections.ddtree.fleet.plugins.module_utils._syntax import InterpreterError, Syntax, read_syntax
 from ansible_collections.ddtree.fleet.plugins.module_utils._verdict import Check
 
@@ -45,7 +45,7 @@ def assert_patches(
     _check_compiles(compiled, syntax, verdict)
     _check_rules(environment, rules, syntax, problem, verdict)
     if baseline:
-        BASELINES[baseline.kind](environment, baseline, files, verdict)
+        compare(environment, baseline, files, verdict)
     return verdict
 
 
