@@ -15,17 +15,20 @@ import re
 from typing import Dict, List, Optional, Sequence, Set, Tuple
 
 from ansible_collections.ddtree.fleet.plugins.module_utils._baseline.installed import Distribution, Installed
-from ansible_collections.ddtree.fleet.plugins.module_utils._baseline.inventory import file_entry
+from ansible_collections.ddtree.fleet.plugins.module_utils._baseline.inventory import file_entry, scan_territory
 from ansible_collections.ddtree.fleet.plugins.module_utils._baseline.model import (
+    WHOLE,
     Baseline,
     BaselineError,
     Expected,
     Reference,
+    Territory,
     read_beginning,
     show_name,
+    some,
 )
 from ansible_collections.ddtree.fleet.plugins.module_utils._hashing import hash_tree
-from ansible_collections.ddtree.fleet.plugins.module_utils._tree import FILE, Entry, scan
+from ansible_collections.ddtree.fleet.plugins.module_utils._tree import FILE, Entry
 
 
 class BackupsBaseline:
@@ -36,15 +39,15 @@ class BackupsBaseline:
         self.patterns = baseline.patterns
 
     def reference(self, distribution: Optional[Distribution], version: str) -> Reference:
-        roots = self.installed.roots(distribution) if distribution else [""]
+        territory = self.installed.territory(distribution) if distribution else WHOLE
         files = set(distribution.files) if distribution else set()
         backups: Dict[str, List[Entry]] = {}
-        for entry in self._entries(roots, files):
+        for entry in self._entries(territory, files):
             file = backed_up(os.fsdecode(entry.path), self.patterns)
             if file:
                 backups.setdefault(file, []).append(entry)
         if not backups:
-            where = f"below {', '.join(roots[:3])}" if distribution and roots else "in site-packages"
+            where = f"below {some(territory.roots(), 3)}" if distribution else "in site-packages"
             raise BaselineError(
                 f"no file named as a backup ({', '.join(self.patterns)}) {where}",
                 "say in patterns how backups are named, or compare with another baseline",
@@ -61,17 +64,13 @@ class BackupsBaseline:
             return read_beginning(os.path.join(self.installed.site, os.fsdecode(oldest[path].path)), limit)
 
         expected = {file: Expected("sha256", bytes.fromhex(hashes[entry.path])) for file, entry in oldest.items()}
-        return Reference("backups", expected, [], content, warnings)
+        return Reference("backups", expected, content, False, warnings)
 
-    def _entries(self, roots: Sequence[str], files: Set[str]) -> List[Entry]:
-        """Files below the roots, and beside modules that stand in site-packages itself."""
-        found = []
-        for root in roots:
-            top = os.path.join(self.installed.site, root)
-            for entry in scan(os.fsencode(top)) if os.path.isdir(top) else []:
-                if entry.kind == FILE:
-                    found.append(entry._replace(path=os.path.join(os.fsencode(root), entry.path)))
-        if "" not in roots:
+    def _entries(self, territory: Territory, files: Set[str]) -> List[Entry]:
+        """Files in a territory, and beside modules that stand in site-packages itself."""
+        scanned = scan_territory(self.installed, territory).items()
+        found = [entry for path, entry in scanned if entry.kind == FILE and territory.has(path)]
+        if "" not in territory.own:
             beside = [name for name in self.installed.names if backed_up(name, self.patterns) in files]
             found += [entry for entry in (file_entry(self.installed.site, name) for name in beside) if entry]
         return found

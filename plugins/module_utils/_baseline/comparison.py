@@ -33,9 +33,11 @@ from ansible_collections.ddtree.fleet.plugins.module_utils._baseline.model impor
     IGNORE,
     SHOWN,
     WARN,
+    WHOLE,
     Baseline,
     BaselineError,
     Reference,
+    Territory,
     show_name,
     some,
 )
@@ -78,6 +80,11 @@ class _Compared(NamedTuple):
     own_version: Optional[str]
     reference: Reference
 
+    def territory(self, installed: Installed) -> Optional[Territory]:
+        if not self.reference.complete:
+            return None
+        return installed.territory(self.distribution, self.reference.files) if self.distribution else WHOLE
+
     def consistent(self) -> bool:
         if not (self.distribution and self.distribution.version and self.own_version):
             return True
@@ -104,8 +111,11 @@ def compare(environment: Environment, baseline: Baseline, files: Sequence[str], 
     try:
         installed = Installed(environment.root, environment.site)
         compared = _references(installed, baseline, verdict)
-        inventories = take_inventories(installed, [one.reference for one in compared])
-        alone = strays(installed, [one.reference for one in compared]) if _by_owner(baseline) and compared else []
+        references = [one.reference for one in compared]
+        apart = ALL in baseline.distributions and any(one.distribution for one in compared)
+        territories = [None if apart else one.territory(installed) for one in compared]
+        inventories = take_inventories(installed, references, territories)
+        alone = strays(installed, references) if apart else []
     except BaselineError as error:
         _no_baseline(baseline, ", ".join(baseline.distributions), error, verdict)
         return
@@ -119,11 +129,6 @@ def compare(environment: Environment, baseline: Baseline, files: Sequence[str], 
 
 def _is_single(baseline: Baseline) -> bool:
     return len(baseline.distributions) == 1 and ALL not in baseline.distributions
-
-
-def _by_owner(baseline: Baseline) -> bool:
-    """Whether every distribution has a reference of its own, so that what none of them lists is found apart."""
-    return ALL in baseline.distributions and BASELINES[baseline.kind].of_dist_info
 
 
 def _no_baseline(baseline: Baseline, name: str, error: BaselineError, verdict: Verdict) -> None:
@@ -154,8 +159,6 @@ def _references(installed: Installed, baseline: Baseline, verdict: Verdict) -> L
         except BaselineError as error:
             _no_baseline(baseline, name, error, verdict)
             continue
-        if _by_owner(baseline):
-            reference = reference._replace(roots=[])
         verdict.warnings += reference.warnings
         compared.append(_Compared(distribution, own, reference))
     return compared

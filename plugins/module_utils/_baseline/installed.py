@@ -19,6 +19,7 @@ from urllib.parse import unquote, urlsplit
 from ansible_collections.ddtree.fleet.plugins.module_utils._baseline.model import (
     BaselineError,
     Expected,
+    Territory,
     read_beginning,
     some,
 )
@@ -123,28 +124,22 @@ class Installed:
         )
 
     @cached_property
-    def owners(self) -> Dict[str, Set[str]]:
-        """Which distributions (by dist-info) have files in a directory or below it."""
-        owners: Dict[str, Set[str]] = {}
-        for one in self.distributions:
-            for directory in _directories(one.files):
-                owners.setdefault(directory, set()).add(one.dist_info)
-        return owners
-
-    @cached_property
     def listed(self) -> Set[str]:
         """All that any distribution lists."""
         return {path for one in self.distributions for path in one.files}
 
-    def roots(self, distribution: Distribution, more: Iterable[str] = ()) -> List[str]:
-        """The topmost directories in which nobody else has files, where it has some or ``more`` lists some."""
+    def territory(self, distribution: Distribution, more: Iterable[str] = ()) -> Territory:
+        """The directories in which it (or what ``more`` lists) has files and nobody else, or of which it has the ``__init__.py``."""
+        files = {*distribution.files, *more}
+        others = {path for one in self.distributions if one.dist_info != distribution.dist_info for path in one.files}
+        foreign = _directories(others)
         own = {
             directory
-            for directory in _directories(distribution.files) | _directories(more)
-            if self.owners.get(directory, set()) <= {distribution.dist_info} and not directory.endswith(".dist-info")
+            for directory in _directories(files) | set(distribution.packages)
+            if (directory not in foreign or f"{directory}/__init__.py" in files)
+            and not directory.endswith(".dist-info")
         }
-        own |= {package for package in distribution.packages if not self.owners.get(package)}
-        return sorted(directory for directory in own if posixpath.dirname(directory) not in own)
+        return Territory(frozenset(own), frozenset(foreign - own), frozenset(others - distribution.files.keys()))
 
     def own_version(self, distribution: Distribution) -> Optional[str]:
         """The ``__version__`` that the package's own files state as a plain text, read without importing; ``None`` if none does."""

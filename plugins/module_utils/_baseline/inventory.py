@@ -17,8 +17,10 @@ from ansible_collections.ddtree.fleet.plugins.module_utils._baseline.installed i
     is_installers,
 )
 from ansible_collections.ddtree.fleet.plugins.module_utils._baseline.model import (
+    WHOLE,
     Expected,
     Reference,
+    Territory,
     read_beginning,
 )
 from ansible_collections.ddtree.fleet.plugins.module_utils._hashing import hash_tree
@@ -50,27 +52,30 @@ class Inventory:
         }
 
 
-def take_inventories(installed: Installed, references: Sequence[Reference]) -> List[Inventory]:
-    """One for each baseline; everything is hashed in one go. Raises TreeError or OSError for what cannot be read."""
-    scanned = [_scan(installed, reference.roots) for reference in references]
+def take_inventories(
+    installed: Installed, references: Sequence[Reference], territories: Sequence[Optional[Territory]]
+) -> List[Inventory]:
+    """One for each baseline, with what was added in its territory, if it has one; everything is hashed in one go. Raises TreeError or OSError for what cannot be read."""
+    scanned = [scan_territory(installed, territory) for territory in territories]
     hashes = _hashes(installed.site, references, scanned)
     inventories = []
-    for reference, seen in zip(references, scanned):
+    for reference, territory, seen in zip(references, territories, scanned):
         inventory = Inventory()
         lists = inventory.lists()
         for path in sorted(reference.files):
             if is_compiled(path) or (path.endswith(".pyc") and not reference.files[path].algorithm):
                 continue
             lists[_state(installed.site, path, reference, hashes)].append(path)
-        inventory.added = _added(seen, reference.files)
+        if territory:
+            inventory.added = _added(seen, territory, reference.files)
         inventories.append(inventory)
     return inventories
 
 
-def _scan(installed: Installed, roots: Iterable[str]) -> Dict[str, Entry]:
-    """What stands below some directories, by path relative to site-packages."""
+def scan_territory(installed: Installed, territory: Optional[Territory]) -> Dict[str, Entry]:
+    """What stands below the directories of a territory, by path relative to site-packages."""
     entries: Dict[str, Entry] = {}
-    for root in roots:
+    for root in territory.roots() if territory else []:
         full = os.path.join(installed.site, root)
         for entry in scan(os.fsencode(full)) if os.path.isdir(full) else []:
             path = os.path.join(root, os.fsdecode(entry.path))
@@ -78,13 +83,14 @@ def _scan(installed: Installed, roots: Iterable[str]) -> Dict[str, Entry]:
     return entries
 
 
-def _added(entries: Mapping[str, Entry], known: Container[str]) -> List[str]:
+def _added(entries: Mapping[str, Entry], territory: Territory, known: Container[str]) -> List[str]:
     """A compiled file counts only where it stands alone, since it is imported then."""
     return sorted(
         path
         for path, entry in entries.items()
         if entry.kind != DIRECTORY
         and path not in known
+        and territory.has(path)
         and not (path.endswith(".pyc") and path[:-1] in entries)
         and path not in OWNERLESS
         and not is_installers(path)
@@ -94,7 +100,7 @@ def _added(entries: Mapping[str, Entry], known: Container[str]) -> List[str]:
 def strays(installed: Installed, references: Iterable[Reference]) -> List[str]:
     """The files in all of site-packages that neither a distribution nor a baseline lists."""
     known = installed.listed.union(*(reference.files for reference in references))
-    return _added(_scan(installed, [""]), known)
+    return _added(scan_territory(installed, WHOLE), WHOLE, known)
 
 
 def _hashes(

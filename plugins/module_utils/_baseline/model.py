@@ -6,8 +6,9 @@
 from __future__ import annotations
 
 import os
+import posixpath
 import stat
-from typing import Callable, Dict, List, Mapping, NamedTuple, Optional, Sequence
+from typing import Callable, Dict, FrozenSet, Iterator, List, Mapping, NamedTuple, Optional, Sequence
 
 from ansible_collections.ddtree.fleet.plugins.module_utils._tree import show
 
@@ -58,17 +59,46 @@ class Expected(NamedTuple):
     unknown: str = ""
 
 
+class Territory(NamedTuple):
+    """Where a file that nobody lists is one that was added to a distribution: in its ``own`` directories and what is below.
+
+    ``foreign`` are directories that others have files in, ``files`` what others list. '' is site-packages itself.
+    """
+
+    own: FrozenSet[str]
+    foreign: FrozenSet[str] = frozenset()
+    files: FrozenSet[str] = frozenset()
+
+    def roots(self) -> List[str]:
+        """The topmost directories."""
+        return sorted(one for one in self.own if not one or not any(above in self.own for above in _above(one)))
+
+    def has(self, path: str) -> bool:
+        nearest = next((one for one in _above(path) if one in self.own or one in self.foreign), None)
+        return nearest in self.own and path not in self.files
+
+
+def _above(path: str) -> Iterator[str]:
+    """The directories that a path is in, the nearest first and '' last."""
+    while path:
+        path = posixpath.dirname(path)
+        yield path
+
+
+WHOLE = Territory(frozenset([""]))
+
+
 class Reference(NamedTuple):
     """What one baseline says of a distribution. Paths are relative to site-packages, also those outside it.
 
-    ``roots`` are the directories below which a file that is not in ``files`` is an added one ('' for site-packages itself).
-    ``content`` gives the beginning of a file as the baseline has it, where it has contents.
+    ``content`` gives the beginning of a file as the baseline has it, where it has contents. Unless it is ``complete``, it says
+    nothing of files that it does not have.
     """
 
     name: str
     files: Dict[str, Expected]
-    roots: List[str]
     content: Optional[Callable[[str, int], bytes]] = None
+    complete: bool = True
     warnings: Sequence[str] = ()
 
 

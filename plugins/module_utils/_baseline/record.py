@@ -83,7 +83,7 @@ class RecordBaseline:
     """Each distribution against its own RECORD."""
 
     def __init__(self, installed: Installed, baseline: Baseline) -> None:
-        self.installed = installed
+        pass
 
     def reference(self, distribution: Optional[Distribution], version: str) -> Reference:
         assert distribution is not None
@@ -102,6 +102,5 @@ class RecordBaseline:
         return Reference(
             f"RECORD of {distribution.dist_info}",
             distribution.files,
-            self.installed.roots(distribution),
             warnings=warnings,
         )

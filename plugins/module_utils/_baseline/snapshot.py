@@ -73,8 +73,7 @@ class SnapshotBaseline:
             path: Expected(LINK, entry.target) if entry.kind == LINK else Expected("sha256", hashes[path])
             for path, entry in mine.items()
         }
-        roots = self.installed.roots(distribution, files) if distribution else [""]
-        return Reference(f"snapshot {show_name(self.path)}", files, roots, self.content if self.other else None)
+        return Reference(f"snapshot {show_name(self.path)}", files, self.content if self.other else None)
 
     def content(self, path: str, limit: int) -> bytes:
         return read_beginning(
@@ -91,8 +90,8 @@ class SnapshotBaseline:
                 own |= set(self.other.find(distribution.name).files)
             except BaselineError:
                 pass  # a snapshot of a package without its dist-info
-        below = tuple(root + "/" for root in self.installed.roots(distribution, own))
-        return {path: entry for path, entry in self.entries.items() if path in own or path.startswith(below)}
+        territory = self.installed.territory(distribution, own)
+        return {path: entry for path, entry in self.entries.items() if path in own or territory.has(path)}
 
     def _read_directory(self) -> Dict[str, Entry]:
         """Raises BaselineError for a directory that does not look like any of those that it may be."""

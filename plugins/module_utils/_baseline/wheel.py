@@ -62,8 +62,7 @@ class WheelBaseline:
         assert distribution is not None
         wheel = _Wheel(self._choose(distribution, version).path)
         files = wheel.expected(self.installed, distribution)
-        roots = self.installed.roots(distribution, files)
-        return Reference(os.path.basename(wheel.path), files, roots, wheel.content)
+        return Reference(os.path.basename(wheel.path), files, wheel.content)
 
     def _choose(self, distribution: Distribution, version: str) -> Candidate:
         named = [one for one in self.candidates if normalized(one.name) == normalized(distribution.name)]

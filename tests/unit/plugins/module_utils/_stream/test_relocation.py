@@ -119,7 +119,7 @@ def test_launchers_and_records_are_as_pip_writes_them_there(
         assert launcher == from_pip.replace(str(built), str(tmp_path))
     installed = Installed(str(new), site)
     record = RecordBaseline(installed, Baseline("record", ["hello"])).reference(installed.find("hello"), "1.0")
-    (inventory,) = take_inventories(installed, [record])
+    (inventory,) = take_inventories(installed, [record], [None])
     assert (inventory.modified, inventory.missing) == ([], [])
     assert {"../../../bin/hello", "../../../bin/hello-data", "hello.py"} <= set(inventory.equal)
     assert {b"pyvenv.cfg", b"bin/activate", b"bin/hello"} < set(done.rewritten)
