@@ -217,7 +217,8 @@ class _Judgement:
     ) -> None:
         pairs = list(zip(compared, inventories))
         if not _is_single(self.baseline):
-            pairs = self._check_versions(pairs)
+            pairs, foreign = self._check_versions(pairs)
+            alone = [path for path in alone if path.partition("/")[0] not in foreign]
         merged: Dict[str, Set[str]] = {name: set() for name in Inventory().lists()}
         for _one, inventory in pairs:
             for name, paths in inventory.lists().items():
@@ -236,21 +237,28 @@ class _Judgement:
         self.verdict.inventory = self._result(pairs, merged, undeclared, unmodified, backups)
         self.verdict.drift = self._drift(installed, pairs)
 
-    def _check_versions(self, pairs: List[Tuple[_Compared, Inventory]]) -> List[Tuple[_Compared, Inventory]]:
-        """Without the distributions whose files are of another version; many packages state one that nobody keeps up to date."""
+    def _check_versions(
+        self, pairs: List[Tuple[_Compared, Inventory]]
+    ) -> Tuple[List[Tuple[_Compared, Inventory]], Set[str]]:
+        """Leaves out distributions whose files are of another version, and gives their packages.
+
+        A version alone is no such sign, as many packages state one that nobody keeps up to date.
+        """
         level, kept, wrong = self.baseline.level("version"), [], []
+        foreign: Set[str] = set()
         for one, inventory in pairs:
             differing = set(inventory.modified + inventory.missing + inventory.added) - self.declared
             if one.distribution and differing and not one.consistent() and BASELINES[self.baseline.kind].of_dist_info:
                 wrong.append(f"{one.distribution.dist_info} (__version__ says {one.own_version})")
                 if level == FAIL:
+                    foreign.update(one.distribution.packages)
                     continue
             kept.append((one, inventory))
         hint = "the package directory was copied over another version; install the wheel of the version that is meant"
         found = f"{len(wrong)}: {some(wrong)}" if wrong else "0"
         expected = "no distribution whose files are of another version than its dist-info"
         _level_check(self.verdict, level, Check("version", not wrong, expected, found, hint if wrong else ""))
-        return kept
+        return kept, foreign
 
     def _check_names(self, undeclared: Dict[str, Set[str]], unmodified: Set[str], backups: Set[str], name: str) -> None:
         declare = "declare in files what belongs to the patch set, restore or remove the rest"

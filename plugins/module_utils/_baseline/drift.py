@@ -7,6 +7,8 @@ from __future__ import annotations
 
 import difflib
 import os
+import time
+from collections import Counter
 from typing import Dict, Iterator, List, Sequence, Tuple
 
 from ansible_collections.ddtree.fleet.plugins.module_utils._baseline.model import Reference, read_beginning, show_name
@@ -17,15 +19,21 @@ LINES = 100
 WIDTH = 200
 REDACTED_WIDTH = 4096  # wider than what is shown, since half a key is no longer recognised as one
 BYTES = 512 << 10
-COMPARED_LINES = 20_000
+SECONDS = 5  # after which no other file is compared; one within the bounds below takes 8 at worst
+COMPARED_LINES = 10_000
+OUT_OF_TIME = "not shown: the files before took too long to compare"
+PAIRS = 200_000  # of equal lines; the largest source files of torch and sglang have 75,000
 
 
 def drift(site: str, places: Sequence[Tuple[str, Reference]]) -> List[Dict[str, str]]:
     """The diffs of the first files, each with the baseline that has its content."""
-    redact = Redactor()
+    redact, started = Redactor(), time.monotonic()
     shown = []
     for path, reference in places[:FILES]:
         if reference.content is None:
+            continue
+        if time.monotonic() - started > SECONDS:
+            shown.append({"file": show_name(path), "baseline": reference.name, "diff": OUT_OF_TIME})
             continue
         try:
             after = read_beginning(os.path.join(site, path), BYTES + 1)
@@ -49,8 +57,9 @@ def _diff(name: str, before: bytes, after: bytes, redact: Redactor) -> str:
         if "\0" in text:
             return f"binary: {len(before)} bytes in the baseline, {len(after)} here"
         sides.append(text.split("\n"))
-    if max(map(len, sides)) > COMPARED_LINES:
-        return f"not shown: more than {COMPARED_LINES} lines"
+    lengths = [len(side) for side in sides]
+    if max(lengths) > COMPARED_LINES or _pairs(*sides) > PAIRS:
+        return f"not shown: {lengths[0]} lines in the baseline and {lengths[1]} here take too long to compare"
     lines: List[str] = []
     for line in difflib.unified_diff(sides[0], sides[1], f"a/{name}", f"b/{name}", lineterm=""):
         if len(lines) == LINES:
@@ -58,6 +67,13 @@ def _diff(name: str, before: bytes, after: bytes, redact: Redactor) -> str:
             break
         lines.append(_shown(redact.text(line[:REDACTED_WIDTH])))
     return "\n".join(lines)
+
+
+def _pairs(before: List[str], after: List[str]) -> int:
+    """How many pairs of equal lines difflib goes through again and again; it leaves out lines that are frequent in a long text."""
+    counts = Counter(before)
+    frequent = len(after) // 100 + 1 if len(after) >= 200 else len(after)
+    return sum(number * counts[line] for line, number in Counter(after).items() if number <= frequent)
 
 
 def _shown(line: str) -> str:

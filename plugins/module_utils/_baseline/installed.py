@@ -128,6 +128,11 @@ class Installed:
         """All that any distribution lists."""
         return {path for one in self.distributions for path in one.files}
 
+    @cached_property
+    def unlisted(self) -> Set[str]:
+        """The top-level directories of distributions that do not say what they have."""
+        return {path for one in self.distributions if not one.files for path in (one.dist_info, *one.packages)}
+
     def territory(self, distribution: Distribution, more: Iterable[str] = ()) -> Territory:
         """The directories in which it (or what ``more`` lists) has files and nobody else, or of which it has the ``__init__.py``."""
         files = {*distribution.files, *more}
@@ -173,15 +178,15 @@ class Installed:
                 raise ValueError("is larger than 64 MiB")
             files = parse_record(record.decode("utf-8", "surrogateescape"))
         except FileNotFoundError:
-            return Distribution(name, dist_info, version, problem=self._without_record(dist_info))
+            return self._unlisted(name, dist_info, version, self._without_record(dist_info))
         except OSError as error:
             problem = BaselineError(f"{dist_info}/RECORD: {error.strerror}", "read it as a user that may")
-            return Distribution(name, dist_info, version, problem=problem)
+            return self._unlisted(name, dist_info, version, problem)
         except ValueError as error:
             problem = BaselineError(
                 f"{dist_info}/RECORD {error}", "reinstall the distribution, or compare with another baseline"
             )
-            return Distribution(name, dist_info, version, problem=problem)
+            return self._unlisted(name, dist_info, version, problem)
         inside, outside = {}, []
         for path, expected in files.items():
             relative = self.relative(path)
@@ -199,6 +204,16 @@ class Installed:
             f"{dist_info} of an editable install{source}", "its files are elsewhere; install the wheel"
         )
         return Distribution(name, dist_info, version, inside, packages, problem, editable=True)
+
+    def _unlisted(self, name: str, dist_info: str, version: str, problem: BaselineError) -> Distribution:
+        """A distribution that does not say what it has; its packages are those that top_level.txt or its name says."""
+        try:
+            text = read_beginning(os.path.join(self.site, dist_info, "top_level.txt"), SMALL).decode("utf-8", "replace")
+        except OSError:
+            text = name
+        wanted = {normalized(line) for line in text.splitlines()}
+        packages = [one for one in self.names if normalized(one) in wanted and self._is_directory(one)]
+        return Distribution(name, dist_info, version, packages=packages, problem=problem)
 
     def _metadata(self, dist_info: str) -> Tuple[str, str]:
         """Name and version as METADATA says them, else as the directory's name does."""
@@ -266,10 +281,13 @@ class Installed:
                 relative = self.relative(posixpath.normpath(posixpath.join(item, line))) if line else None
                 if relative is not None:
                     files[relative] = Expected()
+            files[f"{item}/installed-files.txt"] = Expected()
         except OSError:
             pass
         what = "whose installed-files.txt has no hashes" if files else "which lists no files"
         problem = BaselineError(f"{item}, {what}", f"setuptools installed it without a wheel; {ANOTHER}")
+        if not files:
+            return self._unlisted(name, item, version, problem)
         packages = sorted({path.partition("/")[0] for path in files if path.endswith("/__init__.py")})
         return Distribution(name, item, version, files, packages, problem)
 

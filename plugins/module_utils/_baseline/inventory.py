@@ -98,9 +98,10 @@ def _added(entries: Mapping[str, Entry], territory: Territory, known: Container[
 
 
 def strays(installed: Installed, references: Iterable[Reference]) -> List[str]:
-    """The files in all of site-packages that neither a distribution nor a baseline lists."""
+    """The files in all of site-packages that neither a distribution nor a baseline lists; where one lists nothing, none."""
     known = installed.listed.union(*(reference.files for reference in references))
-    return _added(scan_territory(installed, WHOLE), WHOLE, known)
+    found = _added(scan_territory(installed, WHOLE), WHOLE, known)
+    return [path for path in found if path.partition("/")[0] not in installed.unlisted]
 
 
 def _hashes(

@@ -9,8 +9,11 @@ import os
 from pathlib import Path
 
 import pytest
-from ansible_collections.ddtree.fleet.plugins.module_utils._baseline.model import Baseline
+from ansible_collections.ddtree.fleet.plugins.module_utils._baseline.model import POLICIES, Baseline
 from ansible_collections.ddtree.fleet.plugins.module_utils._patches.environment import PatchError
+from ansible_collections.ddtree.fleet.plugins.module_utils._patches.verdict import Verdict
+from ansible_collections.ddtree.fleet.tests.unit.packages import FILES as PACKAGE
+from ansible_collections.ddtree.fleet.tests.unit.packages import Packages, found, outcomes
 from ansible_collections.ddtree.fleet.tests.unit.patched import FILES, SPEC, Fake, failed, recorded
 
 RECORD = Baseline("record", ["sglang"])
@@ -235,6 +238,111 @@ def test_a_distribution_of_one_module_has_a_record_too(fake: Fake) -> None:
     info.mkdir()
     (info / "RECORD").write_text(f"six.py,{recorded(b'x = 1')},6\n")
     assert ["1: six.py" in said for said in failed(fake.look(baseline=Baseline("record", ["six"])))] == [True]
+
+
+@pytest.fixture(name="packages")
+def packages_fixture(tmp_path: Path) -> Packages:
+    """One difference of each kind that a policy speaks of."""
+    packages = Packages(tmp_path / "env")
+    packages.install(files={**PACKAGE, "pkg/same.py": "", "pkg/gone.py": ""})
+    packages.write("pkg/__init__.py", "__version__ = '2.0'\n")
+    packages.write("pkg/new.py", "")
+    packages.write("pkg/a.py.orig", "")
+    (packages.site / "pkg/gone.py").unlink()
+    return packages
+
+
+COMPARED = ("modified", "added", "missing", "unmodified", "backups")
+
+
+@pytest.mark.parametrize("what", POLICIES)
+def test_a_policy_is_for_one_kind_of_finding(packages: Packages, what: str) -> None:
+    others = {other: "ignore" for other in POLICIES if other != what}
+
+    def look(level: str) -> Verdict:
+        return packages.compare("record", files=["pkg/same.py"], policy={**others, what: level})
+
+    (said,) = failed(look("fail"))
+    assert said.startswith(what)
+    warned = look("warn")
+    assert (failed(warned), [check.name for check in warned.checks], len(warned.warnings)) == ([], [what], 1)
+    assert warned.warnings == [said]
+    ignored = look("ignore")
+    assert (ignored.checks, ignored.warnings, ignored.inventory) == ([], [], warned.inventory)
+
+
+@pytest.mark.parametrize("level", ["fail", "warn"])
+def test_a_policy_without_findings_passes_silently(tmp_path: Path, level: str) -> None:
+    packages = Packages(tmp_path)
+    packages.install()
+    verdict = packages.compare("record", policy=dict.fromkeys(POLICIES, level))
+    assert (outcomes(verdict), verdict.warnings) == (dict.fromkeys(COMPARED, True), [])
+
+
+def test_the_policy_that_is_not_given_fails_all(packages: Packages) -> None:
+    assert [said.split(" ")[0] for said in failed(packages.compare("record"))] == ["version"]
+    verdict = packages.compare("record", files=["pkg/same.py"], policy={"version": "warn"})
+    assert {name: passed for name, passed in outcomes(verdict).items() if name != "version"} == dict.fromkeys(
+        COMPARED, False
+    )
+    assert verdict.inventory is not None
+    assert verdict.inventory["undeclared"] == {
+        "modified": ["pkg/__init__.py"],
+        "added": ["pkg/new.py"],
+        "missing": ["pkg/gone.py"],
+    }
+
+
+def test_several_distributions_in_one_go(packages: Packages) -> None:
+    packages.install("other", files={"other/__init__.py": ""})
+    packages.write("other/new.py", "")
+    packages.write("stray.py", "")
+    verdict = packages.compare("record", ["other", "gone", "PKG"], policy={"version": "ignore"})
+    assert found(verdict) == {
+        "modified": ["pkg/__init__.py"],
+        "missing": ["pkg/gone.py"],
+        "added": ["other/new.py", "pkg/new.py"],
+        "backups": ["pkg/a.py.orig"],
+    }
+    assert "baseline record of gone" in failed(verdict)[0]
+    assert verdict.versions is None
+    assert verdict.inventory is not None
+    assert [one["name"] for one in verdict.inventory["distributions"]] == ["pkg", "other"]
+    whole = packages.compare("record", "all", policy={"version": "ignore"})
+    assert found(whole, "added") == {"added": ["other/new.py", "pkg/new.py", "stray.py"]}
+
+
+def test_of_several_only_those_with_other_files_are_of_another_version(packages: Packages) -> None:
+    packages.install("stale", files={"stale/__init__.py": "__version__ = '0.1'\n"})
+    packages.install("other", files={"other/__init__.py": ""})
+    for names in (["pkg", "stale", "other"], "all"):
+        verdict = packages.compare("record", names)
+        (said,) = [one for one in failed(verdict) if one.startswith("version")]
+        assert "found 1: pkg-1.0.dist-info (__version__ says 2.0)" in said
+        assert found(verdict) == {}
+    warned = packages.compare("record", "all", policy={"version": "warn"})
+    assert found(warned, "modified") == {"modified": ["pkg/__init__.py"]}
+    assert outcomes(warned)["version"] is True
+    packages.install()
+    for name in ("new.py", "same.py", "a.py.orig"):
+        (packages.site / "pkg" / name).unlink()
+    assert failed(packages.compare("record", "all")) == []
+
+
+def test_compiled_files_that_stand_alone_count(tmp_path: Path) -> None:
+    packages = Packages(tmp_path)
+    packages.install(files={**PACKAGE, "pkg/old.pyc": "listed"})
+    packages.write("pkg/a.pyc", "")
+    assert found(packages.compare("record")) == {}
+    packages.write("pkg/evil.pyc", "")
+    packages.write("pkg/old.pyc", "changed")
+    assert found(packages.compare("record")) == {"modified": ["pkg/old.pyc"], "added": ["pkg/evil.pyc"]}
+
+
+def test_what_no_environment_needs_is_named(packages: Packages) -> None:
+    os.mkfifo(packages.site / "pkg/pipe")
+    with pytest.raises(PatchError, match=f"^{packages.site}/pkg/pipe is a FIFO, which no environment needs"):
+        packages.compare("record", policy={"version": "ignore"})
 
 
 @pytest.mark.skipif(os.geteuid() == 0, reason="root may read everything")
