@@ -24,7 +24,7 @@ import warnings
 
 
 def dotted(node):
-    """The name that is called: ``a.b.c`` as written, ``?.c`` where the part before it is no plain name."""
+    """A name: ``a.b.c`` as written, ``?.c`` where the part before it is no plain name."""
     parts = []
     while isinstance(node, ast.Attribute):
         parts.append(node.attr)
@@ -36,34 +36,52 @@ def dotted(node):
     return ".".join(reversed(parts))
 
 
-def walk(node, scope, found):
-    for child in ast.iter_child_nodes(node):
-        inner = scope
-        if isinstance(child, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)):
-            inner = scope + [child.name]
-            found["defines"].append([".".join(inner), child.lineno])
-        elif isinstance(child, ast.Call):
-            name = dotted(child.func)
-            if name:
-                found["calls"].append([name, child.lineno])
-        walk(child, inner, found)
+def look_at(node, scope, found):
+    """Note what one node does, and give the scope of the nodes in it."""
+    if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)):
+        scope = scope + [node.name]
+        found["defines"].append([".".join(scope), node.lineno])
+    elif isinstance(node, ast.Call):
+        found["calls"].append([dotted(node.func), node.lineno])
+    elif isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
+        found["assigns"].append([".".join(scope + [node.id]), node.lineno])
+    elif isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Store):
+        found["assigns"].append([dotted(node), node.lineno])
+    elif isinstance(node, ast.Import):
+        found["imports"] += [[alias.name, node.lineno] for alias in node.names]
+    elif isinstance(node, ast.ImportFrom):
+        module = "." * node.level + (node.module or "")
+        start = module + "." if node.module else module
+        found["imports"] += [[module, node.lineno]] if node.module else []
+        found["imports"] += [[start + alias.name, node.lineno] for alias in node.names]
+    return scope
+
+
+def walk(tree, found):
+    """Without recursion, since what compiles may be nested deeper than Python calls may be."""
+    todo = [(tree, [])]
+    while todo:
+        node, scope = todo.pop()
+        scope = look_at(node, scope, found)
+        bare = isinstance(node, ast.AnnAssign) and node.value is None
+        todo += [(child, scope) for child in ast.iter_child_nodes(node) if not (bare and child is node.target)]
 
 
 def look(path):
-    found = {"error": "", "line": 0, "warnings": [], "defines": [], "calls": []}
+    found = {"error": "", "line": 0, "warnings": [], "defines": [], "calls": [], "assigns": [], "imports": []}
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         try:
             with open(path, "rb") as file:
                 tree = compile(file.read(), path, "exec", ast.PyCF_ONLY_AST, dont_inherit=True)
             compile(tree, path, "exec", dont_inherit=True)
-            walk(tree, [], found)
+            walk(tree, found)
         except SyntaxError as error:
             found["error"], found["line"] = str(error.msg), error.lineno or 0
         except (OSError, ValueError, OverflowError, MemoryError, RecursionError) as error:
             found["error"] = "%s: %s" % (type(error).__name__, error)
     if found["error"]:
-        found["defines"], found["calls"] = [], []
+        found.update(defines=[], calls=[], assigns=[], imports=[])
     found["warnings"] = [[str(warning.message), warning.lineno or 0] for warning in caught]
     return found
 
@@ -89,6 +107,8 @@ class Syntax(NamedTuple):
     warnings: List[Mark]
     defines: List[Mark]
     calls: List[Mark]
+    assigns: List[Mark]
+    imports: List[Mark]
 
 
 def read_syntax(interpreter: str, paths: Sequence[str]) -> List[Syntax]:
@@ -121,5 +141,5 @@ def read_syntax(interpreter: str, paths: Sequence[str]) -> List[Syntax]:
 
 
 def _syntax(one: Dict[str, Any]) -> Syntax:
-    marks = ([Mark(text, line) for text, line in one[key]] for key in ("warnings", "defines", "calls"))
+    marks = ([Mark(text, line) for text, line in one[key]] for key in Syntax._fields[2:])
     return Syntax(one["error"], one["line"], *marks)

@@ -11,7 +11,8 @@ short_description: Prove that an environment is the patched one
 version_added: 0.1.0
 description:
   - Holds an environment against the declaration of its patch set. The declared files are there and compile, every check finds
-    what it looks for, and no other file of the distribution differs from what its wheel installed.
+    what it looks for, every hunk of the declared diffs is applied, and no other file of the distribution differs from what its
+    wheel installed.
   - One run answers for everything that is declared. Nothing is imported from the environment and nothing is written.
   - Never reports a change. A malformed declaration is refused before anything is read.
 author: the ddtree.fleet authors (@ddtree)
@@ -40,20 +41,21 @@ options:
   files:
     description:
       - The patched files, relative to site-packages. Each must be there.
-      - With O(baseline), each must differ from it, and no other file may.
+      - With O(baseline), each must differ from it, and no other file may but those of O(diffs), which need not be repeated here.
     type: list
     elements: str
     default: []
   compile:
     description:
-      - Whether every Python file of O(files) must compile with the environment's interpreter.
+      - Whether every Python file of O(files) and O(diffs) must compile with the environment's interpreter.
       - Syntax warnings are reported and do not fail.
     type: bool
     default: true
   checks:
     description:
       - What must be found in which file, and how often. At least once, where no count is given.
-      - Each needs exactly one of O(checks[].literal), O(checks[].regex), O(checks[].defines) and O(checks[].calls).
+      - Each needs exactly one of O(checks[].literal), O(checks[].regex), O(checks[].defines), O(checks[].calls),
+        O(checks[].assigns), O(checks[].imports) and O(checks[].sha256).
     type: list
     elements: dict
     default: []
@@ -78,6 +80,22 @@ options:
           - A name that the syntax tree calls; comments and texts do not count.
           - A plain name matches the last part, so V(f) counts C(f(\)) and C(self.f(\)). A dotted one must be the whole name as written.
         type: str
+      assigns:
+        description:
+          - A name or attribute that the syntax tree assigns to, also as one target of several, augmented, annotated, by C(:=), or by
+            a C(for) or C(with) statement. An annotation alone and an item such as C(x[0]) do not count.
+          - A plain name matches the last part. A dotted one must be the whole name, with the classes and functions that a name stands in,
+            such as C(Class.limit), or an attribute as written, such as C(self.limit).
+        type: str
+      imports:
+        description:
+          - A module, or a name out of one, that the syntax tree imports under whatever name. C(from a.b import c) imports C(a.b) and
+            C(a.b.c), C(from .a import b) imports C(.a) and C(.a.b).
+          - A plain name matches the last part, a dotted one must be the whole name.
+        type: str
+      sha256:
+        description: The SHA-256 of the whole file, 64 hexadecimal digits, or a list of them, any of which passes. Takes no counts.
+        type: raw
       count:
         description: The exact number. Excludes O(checks[].min) and O(checks[].max).
         type: int
@@ -93,9 +111,36 @@ options:
       hint:
         description: What to do when the check fails; it ends up in the error message.
         type: str
+  diffs:
+    description:
+      - Unified diffs, as C(git diff), C(git format-patch), C(diff -u) or C(diff -ruN) write them, that must be applied. New and deleted
+        files, renames, copies, modes and symbolic links are proved too, binary files by the blob ids of their C(index) lines.
+      - Every hunk is one check. It is V(applied) where its new text stands, V(absent) where its old text stands, V(partial) where some of
+        its changes stand as new and some as old, otherwise V(conflicting). Its lines may have moved, but each must be there exactly.
+      - Where lines repeat so that old and new text cannot be told apart, a hunk is V(conflicting); more context (C(git diff -U10)) helps.
+    type: list
+    elements: dict
+    default: []
+    suboptions:
+      name:
+        description: What the result and the error message call the diff.
+        type: str
+      text:
+        description: The diff itself. Read a file with C(lookup('ansible.builtin.file', path, rstrip=false\)), since a diff can end in a space.
+        type: str
+      src:
+        description: The path of the diff on the host. Exactly one of this and O(diffs[].text) is needed.
+        type: path
+      strip:
+        description: How many leading parts of the file names to take off, as C(patch -p) does.
+        type: int
+        default: 1
+      directory:
+        description: A directory relative to site-packages that the diff's files are in, for diffs that were made elsewhere.
+        type: str
   baseline:
     description:
-      - What the environment's packages are compared with. Every file of O(files) must differ from it, and no other file may.
+      - What the environment's packages are compared with. Every file of O(files) and O(diffs) must differ from it, and no other may.
       - Compiled files do not count, except for one that stands alone outside C(__pycache__), since it is imported then.
       - A file that the baseline does not list counts as added where it is in a directory in which only O(baseline.distribution)
         has files, so that distributions may share a package such as C(nvidia).
@@ -201,6 +246,12 @@ EXAMPLES = r"""
         literal: speculative_ddtree_budget) + 1
         count: 1
         hint: without it graph capture fails on the first verify batch
+      - file: sglang/srt/server_args.py
+        assigns: ServerArgs.speculative_ddtree_budget
+    diffs:
+      - name: worker
+        src: /root/patches/dflash_worker.diff   # taken in a checkout, with names such as a/python/sglang/srt/server_args.py
+        strip: 2
     baseline:
       kind: record
       distribution: sglang
@@ -253,7 +304,7 @@ checks:
       description: Where it was looked for, where there is a place.
       type: str
     line:
-      description: The first line where it was found, or where the file does not compile.
+      description: The first line where it was found, where the file does not compile, or where a hunk's first change stands or belongs.
       type: int
   sample: [{"name": "compiles", "passed": true, "expected": "no error", "found": "no error", "file": "sglang/srt/server_args.py"}]
 failed_checks:
@@ -362,6 +413,7 @@ from ansible_collections.ddtree.fleet.plugins.module_utils._baseline.model impor
     Baseline,
 )
 from ansible_collections.ddtree.fleet.plugins.module_utils._patches.declaration import parse_files, parse_rules
+from ansible_collections.ddtree.fleet.plugins.module_utils._patches.diffs import parse_diffs
 from ansible_collections.ddtree.fleet.plugins.module_utils._patches.environment import PatchError, find_environment
 from ansible_collections.ddtree.fleet.plugins.module_utils._patches.proof import assert_patches
 
@@ -374,8 +426,9 @@ def main() -> None:
             "interpreter": {"type": "path"},
             "files": {"type": "list", "elements": "str", "default": []},
             "compile": {"type": "bool", "default": True},
-            # The keys of a check are judged by parse_rules, which names a malformed one by its index and file.
+            # The keys of a check or diff are judged by parse_rules and parse_diffs, which name a malformed one by its index.
             "checks": {"type": "list", "elements": "dict", "default": []},
+            "diffs": {"type": "list", "elements": "dict", "default": []},
             "baseline": {
                 "type": "dict",
                 "options": {
@@ -398,9 +451,10 @@ def main() -> None:
     given = module.params
     try:
         files, rules = parse_files(given["files"]), parse_rules(given["checks"])
+        diffs = parse_diffs(given["diffs"])
         baseline = _baseline(given)
         environment = find_environment(given["root"], given["site_packages"], given["interpreter"])
-        verdict = assert_patches(environment, files, rules, given["compile"], baseline)
+        verdict = assert_patches(environment, files, rules, given["compile"], baseline, diffs)
     except PatchError as error:
         module.fail_json(msg=str(error))
     for warning in verdict.shown_warnings():

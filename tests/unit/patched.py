@@ -7,12 +7,15 @@ from __future__ import annotations
 
 import base64
 import hashlib
+import os
+import subprocess
 import venv
 from pathlib import Path
 from typing import Any, Dict, List, Optional
 
 from ansible_collections.ddtree.fleet.plugins.module_utils._baseline.model import Baseline
 from ansible_collections.ddtree.fleet.plugins.module_utils._patches.declaration import parse_files, parse_rules
+from ansible_collections.ddtree.fleet.plugins.module_utils._patches.diffs import parse_diffs
 from ansible_collections.ddtree.fleet.plugins.module_utils._patches.environment import find_environment
 from ansible_collections.ddtree.fleet.plugins.module_utils._patches.proof import assert_patches
 from ansible_collections.ddtree.fleet.plugins.module_utils._patches.verdict import Verdict
@@ -31,6 +34,14 @@ FILES = {
 
 def recorded(content: bytes) -> str:
     return "sha256=" + base64.urlsafe_b64encode(hashlib.sha256(content).digest()).rstrip(b"=").decode()
+
+
+def git(directory: Path, *arguments: str) -> bytes:
+    """The output of a git that knows no configuration but ours."""
+    user = ["-c", "user.name=A", "-c", "user.email=a@example.org", "-c", "init.defaultBranch=main"]
+    environment = {**os.environ, "GIT_CONFIG_GLOBAL": os.devnull, "GIT_CONFIG_SYSTEM": os.devnull}
+    done = subprocess.run(["git", *user, *arguments], cwd=directory, env=environment, capture_output=True, check=True)
+    return done.stdout
 
 
 class Fake:
@@ -72,9 +83,11 @@ class Fake:
         baseline: Optional[Baseline] = None,
         compile_files: bool = True,
         interpreter: Optional[str] = None,
+        diffs: Optional[List[Dict[str, Any]]] = None,
     ) -> Verdict:
         environment = find_environment(str(self.root), None, interpreter)
-        return assert_patches(environment, parse_files(files or []), parse_rules(checks or []), compile_files, baseline)
+        declared, rules = parse_files(files or []), parse_rules(checks or [])
+        return assert_patches(environment, declared, rules, compile_files, baseline, parse_diffs(diffs or []))
 
 
 RECORD = Baseline("record", ["sglang"])

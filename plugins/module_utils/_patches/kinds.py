@@ -5,17 +5,34 @@
 
 from __future__ import annotations
 
+import hashlib
 import re
+from functools import cached_property
 from typing import Callable, Dict, Iterable, List, NamedTuple, Optional
 
 from ansible_collections.ddtree.fleet.plugins.module_utils._syntax import Mark, Syntax
 
 
-class Source(NamedTuple):
-    """What a check may look at: one file of the environment. ``syntax`` is there for kinds that ask for it."""
+class Source:
+    """What a check may look at: one file of the environment. ``syntax`` is there for kinds that ask for it. Raises OSError."""
 
-    text: str
-    syntax: Optional[Syntax]
+    def __init__(self, path: str, syntax: Optional[Syntax]) -> None:
+        self.path = path
+        self.syntax = syntax
+
+    @cached_property
+    def text(self) -> str:
+        """Whatever its encoding and line ends, so that a wanted text of several lines matches in all."""
+        with open(self.path, encoding="utf-8", errors="surrogateescape") as file:
+            return file.read()
+
+    @cached_property
+    def sha256(self) -> str:
+        digest = hashlib.sha256()
+        with open(self.path, "rb") as file:
+            for block in iter(lambda: file.read(1 << 20), b""):
+                digest.update(block)
+        return digest.hexdigest()
 
 
 def _literal(source: Source, wanted: str) -> List[int]:
@@ -37,6 +54,18 @@ def _defines(source: Source, wanted: str) -> List[int]:
 
 def _calls(source: Source, wanted: str) -> List[int]:
     return _named(source.syntax.calls if source.syntax else [], wanted)
+
+
+def _assigns(source: Source, wanted: str) -> List[int]:
+    return _named(source.syntax.assigns if source.syntax else [], wanted)
+
+
+def _imports(source: Source, wanted: str) -> List[int]:
+    return _named(source.syntax.imports if source.syntax else [], wanted)
+
+
+def _sha256(source: Source, wanted: str) -> List[int]:
+    return [0] if source.sha256 in wanted.lower().split() else []
 
 
 def _line_numbers(text: str, places: Iterable[int]) -> List[int]:
@@ -70,15 +99,28 @@ def _malformed_name(wanted: str) -> str:
     )
 
 
+def _malformed_import(wanted: str) -> str:
+    rest = wanted.lstrip(".")
+    problem = rest != "*" and _malformed_name(rest[: -len(".*")] if rest.endswith(".*") else rest)
+    return f"{wanted!r} is no name such as a, a.b, .a.b or a.*" if problem else ""
+
+
+def _malformed_sha256(wanted: str) -> str:
+    odd = [digest for digest in wanted.split() or [wanted] if not re.fullmatch("[0-9a-fA-F]{64}", digest)]
+    return f"{odd[0]!r} is no SHA-256, which has 64 hexadecimal digits" if odd else ""
+
+
 class Kind(NamedTuple):
     """One kind of check.
 
     ``find`` gives the line of every occurrence of the wanted text in a file, ``malformed`` what is wrong with a wanted text.
+    A kind with ``whole`` judges the file as a whole: that function says what the file is, and any one of several wanted texts will do.
     """
 
     find: Callable[[Source, str], List[int]]
     malformed: Callable[[str], str] = lambda wanted: ""
     needs_syntax: bool = False
+    whole: Optional[Callable[[Source], str]] = None
 
 
 KINDS: Dict[str, Kind] = {
@@ -86,4 +128,7 @@ KINDS: Dict[str, Kind] = {
     "regex": Kind(_regex, _malformed_regex),
     "defines": Kind(_defines, _malformed_name, needs_syntax=True),
     "calls": Kind(_calls, _malformed_name, needs_syntax=True),
+    "assigns": Kind(_assigns, _malformed_name, needs_syntax=True),
+    "imports": Kind(_imports, _malformed_import, needs_syntax=True),
+    "sha256": Kind(_sha256, _malformed_sha256, whole=lambda source: source.sha256),
 }

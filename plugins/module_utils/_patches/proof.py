@@ -11,6 +11,12 @@ from typing import Dict, Mapping, Optional, Sequence, Set, Tuple
 from ansible_collections.ddtree.fleet.plugins.module_utils._baseline.comparison import compare
 from ansible_collections.ddtree.fleet.plugins.module_utils._baseline.model import Baseline, show_name
 from ansible_collections.ddtree.fleet.plugins.module_utils._patches.declaration import Rule
+from ansible_collections.ddtree.fleet.plugins.module_utils._patches.diffs import (
+    Diff,
+    check_diffs,
+    gone_files,
+    patched_files,
+)
 from ansible_collections.ddtree.fleet.plugins.module_utils._patches.environment import (
     Environment,
     PatchError,
@@ -28,13 +34,15 @@ def assert_patches(
     rules: Sequence[Rule],
     compile_files: bool,
     baseline: Optional[Baseline],
+    diffs: Sequence[Diff] = (),
 ) -> Verdict:
     """Look at everything that is declared, in one go. Raises PatchError for what cannot be looked at for want of permission."""
-    if not (files or rules or baseline):
-        raise PatchError("nothing to assert: give files, checks or baseline")
+    if not (files or rules or baseline or diffs):
+        raise PatchError("nothing to assert: give files, checks, diffs or baseline")
     verdict = Verdict()
     absent = _check_present(environment, files, verdict)
-    compiled = [file for file in files if compile_files and file.endswith(".py")]
+    patched = list(dict.fromkeys([*files, *patched_files(diffs)]))
+    compiled = [file for file in patched if compile_files and file.endswith(".py")]
     parsed = [rule.file for rule in rules if KINDS[rule.kind].needs_syntax]
     syntax, problem = _read_syntax(
         environment, [file for file in dict.fromkeys(compiled + parsed) if file not in absent]
@@ -44,8 +52,10 @@ def assert_patches(
         verdict.checks.append(Check("interpreter", False, "it runs", problem, hint, environment.interpreter))
     _check_compiles(compiled, syntax, verdict)
     _check_rules(environment, rules, syntax, problem, verdict)
+    verdict.checks += check_diffs(environment, diffs)
     if baseline:
-        compare(environment, baseline, files, verdict)
+        declared = list(dict.fromkeys([*patched, *gone_files(diffs)]))
+        compare(environment, baseline, declared, verdict)
     return verdict
 
 
@@ -89,7 +99,7 @@ def _check_compiles(files: Sequence[str], syntax: Mapping[str, Syntax], verdict:
 def _check_rules(
     environment: Environment, rules: Sequence[Rule], syntax: Mapping[str, Syntax], no_syntax: str, verdict: Verdict
 ) -> None:
-    texts: Dict[str, str] = {}
+    sources: Dict[str, Source] = {}
     for rule in rules:
         kind, path = KINDS[rule.kind], os.path.join(environment.site, rule.file)
         problem = why_unreadable(path)
@@ -101,25 +111,20 @@ def _check_rules(
         if problem:
             verdict.checks.append(Check(rule.name, False, rule.expected(), problem, rule.hint, show_name(rule.file)))
             continue
-        if rule.file not in texts:
-            texts[rule.file] = _read_text(path)
-        lines = kind.find(Source(texts[rule.file], syntax.get(rule.file)), rule.wanted)
-        passed = rule.least <= len(lines) and (rule.most is None or len(lines) <= rule.most)
-        found = (
-            str(len(lines))
-            if passed or len(lines) < 2
-            else f"{len(lines)} in lines {', '.join(map(str, lines[:NAMES_IN_MESSAGE]))}"
-        )
+        source = sources.setdefault(rule.file, Source(path, syntax.get(rule.file)))
+        try:
+            lines = kind.find(source, rule.wanted)
+            passed = rule.least <= len(lines) and (rule.most is None or len(lines) <= rule.most)
+            found = kind.whole(source) if kind.whole else _counted(lines, passed)
+        except OSError as error:
+            raise PatchError(f"{show_name(path)}: {error.strerror}") from error
         hint = "" if passed else rule.hint
         verdict.checks.append(
             Check(rule.name, passed, rule.expected(), found, hint, show_name(rule.file), lines[0] if lines else 0)
         )
 
 
-def _read_text(path: str) -> str:
-    """The text of a file whatever its encoding and line ends, so that a wanted text of several lines matches in all."""
-    try:
-        with open(path, encoding="utf-8", errors="surrogateescape") as file:
-            return file.read()
-    except OSError as error:
-        raise PatchError(f"{show_name(path)}: {error.strerror}") from error
+def _counted(lines: Sequence[int], passed: bool) -> str:
+    if passed or len(lines) < 2:
+        return str(len(lines))
+    return f"{len(lines)} in lines {', '.join(map(str, lines[:NAMES_IN_MESSAGE]))}"

@@ -102,6 +102,46 @@ def test_an_unpatched_environment_fails_with_all_that_is_wrong(run_module: RunMo
     ]
 
 
+DIFF = """\
+diff --git a/python/sglang/patched.py b/python/sglang/patched.py
+--- a/python/sglang/patched.py
++++ b/python/sglang/patched.py
+@@ -1,2 +1,6 @@
+-def stock():
+-    pass
++# tree()
++def tree():
++    assert 1 is not 'a'
++
++
++tree()
+"""
+
+
+@pytest.mark.parametrize("check", [False, True])
+def test_a_diff_is_proved_and_its_files_are_declared(run_module: RunModule, root: Path, check: bool) -> None:
+    args = {"root": str(root), "diffs": [{"name": "tree", "text": DIFF, "strip": "2"}], "baseline": {}}
+    result = run_module("patch_assert", args, check=check)
+    assert (result["rc"], result["changed"], result["failed_checks"]) == (0, False, 0)
+    assert result["checks"][1] == {
+        "name": "tree: hunk 1 of patched.py",
+        "passed": True,
+        "expected": "applied",
+        "found": "applied",
+        "file": "sglang/patched.py",
+        "line": 1,
+    }
+    (site,) = root.glob("lib/python3.*/site-packages")
+    (site / "sglang" / "patched.py").write_text(STOCK["sglang/patched.py"])
+    result = run_module("patch_assert", args, check=check)
+    assert result["msg"].splitlines()[1:] == [
+        "- tree: hunk 1 of patched.py in sglang/patched.py:1: expected applied, found absent: the old text stands at line 1 "
+        "(the patch is not applied here)",
+        "- unmodified: expected every declared file to differ from RECORD of sglang-0.5.11.dist-info, "
+        "found 1: sglang/patched.py (these are as they were before: the patch is not applied)",
+    ]
+
+
 def test_a_directory_of_packages_without_an_interpreter(run_module: RunModule, root: Path) -> None:
     (site,) = root.glob("lib/python3.*/site-packages")
     args = {"root": str(site), "site_packages": ".", "files": ["sglang/patched.py"]}
@@ -117,12 +157,15 @@ def test_what_cannot_be_done_is_one_message(run_module: RunModule, root: Path) -
         assert result["rc"] == 1
         return str(result["msg"])
 
-    assert said() == "nothing to assert: give files, checks or baseline"
+    assert said() == "nothing to assert: give files, checks, diffs or baseline"
     assert said(version="0.5.11") == "missing parameter(s) required by 'version': baseline"
     assert said(files=["../x"]) == "files[0] (../x): climbs out with '..'; it must be relative to site-packages"
     malformed = {"file": "a.py", "literal": "x", "counts": 2}
     assert said(root="/nowhere", checks=[malformed]) == (
-        "checks[0] (a.py): unknown key counts; known are file, literal, regex, defines, calls, count, min, max, name, hint"
+        "checks[0] (a.py): unknown key counts (did you mean count?); known are file, literal, regex, defines, calls, assigns, imports, sha256, count, min, max, name, hint"
+    )
+    assert said(root="/nowhere", diffs=[{"name": "tree", "text": DIFF[:-8]}]) == (
+        "diffs[0] (tree): line 4: the header counts 2 old and 6 new lines, 2 and 5 are there; the diff is cut short"
     )
     assert said(root="/nowhere", files=["a.py"]) == "root /nowhere: no such directory"
     assert "value of kind must be one of: record, wheel, snapshot, backups, got: x" in said(baseline={"kind": "x"})

@@ -24,15 +24,19 @@ from ansible_collections.ddtree.fleet.plugins.module_utils._patches.environment 
             "checks[1] (a/../../b.py): file: climbs out with '..'; it must be relative to site-packages",
         ),
         ({"file": "a\0.py", "literal": "x"}, "checks[1] (a\0.py): file: holds a NUL character"),
-        ({"file": "a.py"}, "checks[1] (a.py): exactly one of literal, regex, defines, calls is needed, given: none"),
+        (
+            {"file": "a.py"},
+            "checks[1] (a.py): exactly one of literal, regex, defines, calls, assigns, imports, sha256 is needed, given: none",
+        ),
         (
             {"file": "a.py", "literal": "x", "calls": "f"},
-            "checks[1] (a.py): exactly one of literal, regex, defines, calls is needed, given: literal, calls",
+            "checks[1] (a.py): exactly one of literal, regex, defines, calls, assigns, imports, sha256 is needed, "
+            "given: literal, calls",
         ),
         (
             {"file": "a.py", "litteral": "x"},
-            "checks[1] (a.py): unknown key litteral; "
-            "known are file, literal, regex, defines, calls, count, min, max, name, hint",
+            "checks[1] (a.py): unknown key litteral (did you mean literal?); "
+            "known are file, literal, regex, defines, calls, assigns, imports, sha256, count, min, max, name, hint",
         ),
         ({"file": "a.py", "literal": ""}, "checks[1] (a.py): literal: the text to look for is empty"),
         ({"file": "a.py", "literal": ["x"]}, "checks[1] (a.py): literal: ['x'] is no text"),
@@ -44,6 +48,22 @@ from ansible_collections.ddtree.fleet.plugins.module_utils._patches.environment 
         (
             {"file": "a.py", "defines": "C."},
             "checks[1] (a.py): defines: 'C.' is no name such as f, x.f or Class.method",
+        ),
+        (
+            {"file": "a.py", "assigns": "x[0]"},
+            "checks[1] (a.py): assigns: 'x[0]' is no name such as f, x.f or Class.method",
+        ),
+        ({"file": "a.py", "imports": "a b"}, "checks[1] (a.py): imports: 'a b' is no name such as a, a.b, .a.b or a.*"),
+        ({"file": "a.py", "imports": ".."}, "checks[1] (a.py): imports: '..' is no name such as a, a.b, .a.b or a.*"),
+        (
+            {"file": "a.py", "sha256": ["0" * 64, "abc"]},
+            "checks[1] (a.py): sha256: 'abc' is no SHA-256, which has 64 hexadecimal digits",
+        ),
+        ({"file": "a.py", "sha256": []}, "checks[1] (a.py): sha256: the text to look for is empty"),
+        ({"file": "a.py", "sha256": [["x"]]}, "checks[1] (a.py): sha256: ['x'] is no text"),
+        (
+            {"file": "a.py", "sha256": "0" * 64, "min": 1},
+            "checks[1] (a.py): sha256 is of the whole file, so min cannot stand beside it",
         ),
         ({"file": "a.py", "literal": "x", "count": -1}, "checks[1] (a.py): count: -1 is no number from 0 up"),
         ({"file": "a.py", "literal": "x", "min": "two"}, "checks[1] (a.py): min: 'two' is no number from 0 up"),

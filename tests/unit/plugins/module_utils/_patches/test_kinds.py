@@ -10,6 +10,8 @@ import pytest
 from ansible_collections.ddtree.fleet.plugins.module_utils._patches import declaration, kinds
 from ansible_collections.ddtree.fleet.tests.unit.patched import Fake, one_check
 
+X_DIGEST = "73cb3858a687a8494ca3323053016282f3dad39d42cf62ca4e79dda2aac7d9ac"  # of "x" and a line end
+
 
 @pytest.fixture(name="fake")
 def fake_fixture(tmp_path: Path) -> Fake:
@@ -35,6 +37,29 @@ def fake_fixture(tmp_path: Path) -> Fake:
         ("print(f'{f()}')\n", {"calls": "f"}, "1", 1),
         ("@f\ndef g(): pass\n", {"calls": "f", "count": 0}, "0", 0),
         ("f()()\n", {"calls": "f", "count": 1}, "1", 1),
+        ("# x = 1\ny = 'x = 1'\nx == 1\nx[0] = 1\n", {"assigns": "x", "count": 0}, "0", 0),
+        ("\nx = 1\n", {"assigns": "x"}, "1", 2),
+        ("class C:\n  x: int = 1\n  y: int\n", {"assigns": "C.x", "count": 1}, "1", 2),
+        ("class C:\n  x: int = 1\n  y: int\n", {"assigns": "y", "count": 0}, "0", 0),
+        ("class C:\n  def m(self):\n    self.x = 1\n    self.a.x = 2\n", {"assigns": "self.x", "count": 1}, "1", 3),
+        ("C.x = 1\nx = 2\nd.C.x = 3\n", {"assigns": "x", "count": 3}, "3", 1),
+        ("C.x = 1\nx = 2\nd.C.x = 3\n", {"assigns": "C.x", "count": 1}, "1", 1),
+        ("x += 1\n(a, [x, *b]) = y\nif (x := 2): pass\n", {"assigns": "x", "count": 3}, "3", 1),
+        ("(a, [x, *b]) = y\n", {"assigns": "b"}, "1", 1),
+        ("# import a.b\nx = 'import a.b'\n", {"imports": "a.b", "max": 0}, "0", 0),
+        ("if x:\n  import a.b as c\n", {"imports": "a.b"}, "1", 2),
+        ("import a.b as c\n", {"imports": "b"}, "1", 1),
+        ("import a.b as c\n", {"imports": "c", "count": 0}, "0", 0),
+        ("from a import (\n  b,\n  c as d)\n", {"imports": "a.c", "count": 1}, "1", 1),
+        ("from a.b import c\n", {"imports": "a.b", "count": 1}, "1", 1),
+        ("from . import x\nfrom .a import x\n", {"imports": ".x", "count": 1}, "1", 1),
+        ("from . import x\nfrom ..a import x\n", {"imports": "..a.x", "count": 1}, "1", 2),
+        ("from . import x\nfrom ..a import x\n", {"imports": "x", "count": 2}, "2", 1),
+        ("from a import *\n", {"imports": "a.*"}, "1", 1),
+        ("x = " + "1 + " * 1200 + "f()\n", {"calls": "f"}, "1", 1),
+        ("x\n", {"sha256": X_DIGEST}, X_DIGEST, 0),
+        ("x\n", {"sha256": X_DIGEST.upper()}, X_DIGEST, 0),
+        ("x\n", {"sha256": ["0" * 64, X_DIGEST]}, X_DIGEST, 0),
         ("x\ny\n", {"literal": "x", "count": "1"}, "1", 1),
         ("x = 7\n", {"literal": 7}, "1", 1),
     ],
@@ -62,6 +87,13 @@ def test_a_check_finds_what_is_there(fake: Fake, text: str, check: Dict[str, Any
             "the patch in sglang/one.py: expected at least 1, found 0 (copy it)",
         ),
         ({"calls": "f"}, "calls 'f' in sglang/one.py: expected at least 1, found 0"),
+        ({"assigns": "C.x"}, "assigns 'C.x' in sglang/one.py: expected at least 1, found 0"),
+        ({"imports": "f"}, "imports 'f' in sglang/one.py: expected at least 1, found 0"),
+        (
+            {"sha256": ["0" * 64, "1" * 64]},
+            f"sha256 in sglang/one.py: expected {'0' * 64} or {'1' * 64}, "
+            "found 2b5d67980400ea5c05f10b2840fe4e693362a748d7d18a4b2a39997f22abb28d",
+        ),
     ],
 )
 def test_a_failed_check_says_what_was_expected_and_found(fake: Fake, check: Dict[str, Any], said: str) -> None:

@@ -123,5 +123,5 @@ def test_no_interpreter_is_needed_where_nothing_is_parsed(fake: Fake) -> None:
 
 
 def test_an_empty_declaration_is_refused(fake: Fake) -> None:
-    with pytest.raises(PatchError, match="^nothing to assert: give files, checks or baseline$"):
+    with pytest.raises(PatchError, match="^nothing to assert: give files, checks, diffs or baseline$"):
         fake.look()
