@@ -62,8 +62,8 @@ def is_compiled(path: str) -> bool:
 
 
 def is_installers(path: str) -> bool:
-    """Whether a file of a dist-info directory differs between two installs of one wheel."""
-    directory, _slash, name = path.rpartition("/")
+    """Whether a file of a dist-info directory differs between two installs of one wheel; vendored ones are content."""
+    directory, _slash, name = path.partition("/")
     return directory.endswith(".dist-info") and name in INSTALLER_FILES
 
 
@@ -141,8 +141,7 @@ class Installed:
         own = {
             directory
             for directory in _directories(files) | set(distribution.packages)
-            if (directory not in foreign or f"{directory}/__init__.py" in files)
-            and not directory.endswith(".dist-info")
+            if (directory not in foreign or f"{directory}/__init__.py" in files) and directory != distribution.dist_info
         }
         return Territory(frozenset(own), frozenset(foreign - own), frozenset(others - distribution.files.keys()))
 

@@ -9,6 +9,7 @@ twice, that overlap, or that would unpack to more than any wheel holds.
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import os
 import posixpath
@@ -16,7 +17,7 @@ import re
 import zipfile
 import zlib
 from concurrent.futures import ThreadPoolExecutor
-from typing import Dict, List, NamedTuple, Optional, Tuple
+from typing import IO, Dict, Iterator, List, NamedTuple, Optional, Tuple
 from urllib.parse import unquote
 
 from ansible_collections.ddtree.fleet.plugins.module_utils._baseline.installed import (
@@ -42,6 +43,10 @@ RATIO, SMALL = 100, 1 << 30  # a wheel that unpacks to more than SMALL and RATIO
 READ_SIZE = 1 << 20
 THREADS = 8
 FILE_NAME = re.compile(r"(?P<name>[^-]+)-(?P<version>[^-]+)(?:-(?P<build>[0-9][^-]*))?-[^-]+-[^-]+-[^-]+\.whl")
+
+
+# What zipfile raises for damaged, encrypted and unknown content.
+UNREADABLE = (zipfile.BadZipFile, zlib.error, EOFError, OSError, NotImplementedError, RuntimeError, ValueError)
 
 
 class Candidate(NamedTuple):
@@ -92,8 +97,7 @@ class WheelBaseline:
         except OSError:
             return False
         wheel = _Wheel(candidate.path)
-        member = next((name for name in wheel.members if name.endswith(".dist-info/WHEEL")), "")
-        return bool(member) and wheel.beginning(member, 1 << 20) == installed
+        return wheel.beginning(f"{wheel.dist_info}/WHEEL", 1 << 20) == installed
 
 
 def _candidates(place: str) -> List[Candidate]:
@@ -133,7 +137,11 @@ class _Wheel:
             raise self._refused(said, "get the wheel again") from error
         self._refuse_hostile(infos)
         self.members = {info.filename: info for info in infos if not info.is_dir()}
-        self.places: Dict[str, str] = {}
+        self.places: Dict[str, str] = {}  # members by where they are installed
+        tops = {name.partition("/")[0] for name in self.members if re.fullmatch(r"[^/]+\.dist-info/WHEEL", name)}
+        if len(tops) != 1:
+            raise self._refused(f"{len(tops)} dist-info directories with a file WHEEL instead of one")
+        (self.dist_info,) = tops
 
     def _refused(
         self, what: str, hint: str = "it is no wheel to compare with; get it again from where it came"
@@ -167,56 +175,43 @@ class _Wheel:
 
     def expected(self, installed: Installed, distribution: Distribution) -> Dict[str, Expected]:
         """The SHA-256 of every member by where it is installed, as members are read to their end and their CRC."""
-        dist_info = next((name.partition("/")[0] for name in self.members if name.endswith(".dist-info/METADATA")), "")
         for name in self.members:
-            if is_installers(name) or name.startswith(f"{dist_info}/RECORD."):
+            if is_installers(name) or name.startswith(f"{self.dist_info}/RECORD."):
                 continue
-            if name.startswith(f"{dist_info}/") and dist_info != distribution.dist_info:
+            if name.startswith(f"{self.dist_info}/") and self.dist_info != distribution.dist_info:
                 continue
             place = installed_path(name, installed, distribution.name)
             if place is None:
                 raise self._refused(f"its member {show_name(name)} is below an unknown directory of .data")
+            if place in self.places:
+                raise self._refused(f"its members {show_name(self.places[place])} and {show_name(name)} are one file")
             self.places[place] = name
         with ThreadPoolExecutor(min(os.cpu_count() or 1, THREADS)) as pool:
             return dict(zip(self.places, pool.map(self._hashed, self.places.values())))
 
     def _hashed(self, name: str) -> Expected:
         digest = hashlib.sha256()
-        try:
-            with self.archive.open(self.members[name]) as member:
+        with self._open(name) as member:
+            data = member.read(READ_SIZE)
+            while data:
+                digest.update(data)
                 data = member.read(READ_SIZE)
-                while data:
-                    digest.update(data)
-                    data = member.read(READ_SIZE)
-        except (
-            zipfile.BadZipFile,
-            zlib.error,
-            EOFError,
-            OSError,
-            NotImplementedError,
-            RuntimeError,
-            ValueError,
-        ) as error:
-            raise self._refused(f"its member {show_name(name)} cannot be read: {error}") from error
         return Expected("sha256", digest.digest())
 
     def beginning(self, name: str, limit: int) -> bytes:
-        try:
-            with self.archive.open(self.members[name]) as member:
-                return member.read(limit)
-        except (
-            zipfile.BadZipFile,
-            zlib.error,
-            EOFError,
-            OSError,
-            NotImplementedError,
-            RuntimeError,
-            ValueError,
-        ) as error:
-            raise self._refused(f"its member {show_name(name)} cannot be read: {error}") from error
+        with self._open(name) as member:
+            return member.read(limit)
 
     def content(self, path: str, limit: int) -> bytes:
         return self.beginning(self.places[path], limit)
+
+    @contextlib.contextmanager
+    def _open(self, name: str) -> Iterator[IO[bytes]]:
+        try:
+            with self.archive.open(self.members[name]) as member:
+                yield member
+        except UNREADABLE as error:
+            raise self._refused(f"its member {show_name(name)} cannot be read: {error}") from error
 
 
 def installed_path(member: str, installed: Installed, distribution: str) -> Optional[str]:

@@ -175,6 +175,24 @@ def test_what_a_wheel_puts_elsewhere_is_where_pip_puts_it(tmp_path: Path) -> Non
     }
 
 
+def test_vendored_distributions_are_content(tmp_path: Path) -> None:
+    packages = Packages(tmp_path / "env")
+    vendored = {f"pkg/_vendor/x-1.0.dist-info/{name}": name for name in ("METADATA", "WHEEL", "RECORD", "INSTALLER")}
+    packages.install(files={**FILES, **vendored})
+    path = wheel(tmp_path / "wheels", {**vendored, **FILES})
+    for kind, more in (("wheel", {"path": path}), ("record", {}), ("snapshot", {"path": packages.root})):
+        verdict = packages.compare(kind, **more)
+        assert verdict.inventory is not None
+        assert (found(verdict), verdict.inventory["counts"]["equal"]) == ({}, 9), kind
+    packages.write("pkg/_vendor/x-1.0.dist-info/RECORD", "changed")
+    packages.write("pkg/_vendor/x-1.0.dist-info/new", "")
+    for kind, more in (("wheel", {"path": path}), ("record", {})):
+        assert found(packages.compare(kind, **more)) == {
+            "modified": ["pkg/_vendor/x-1.0.dist-info/RECORD"],
+            "added": ["pkg/_vendor/x-1.0.dist-info/new"],
+        }
+
+
 def rewrite(path: Path, change: Callable[[zipfile.ZipFile], None]) -> Path:
     with zipfile.ZipFile(path, "a") as archive:
         change(archive)
@@ -191,6 +209,8 @@ def rewrite(path: Path, change: Callable[[zipfile.ZipFile], None]) -> Path:
         ("pkg-1.0.data/scripts/../../x", "its member 'pkg-1.0.data/scripts/../../x' leads out of where it is unpacked"),
         ("pkg-1.0.data/other/x", "its member pkg-1.0.data/other/x is below an unknown directory of .data"),
         ("pkg/a.py", "its member pkg/a.py is there twice"),
+        ("pkg-1.0.data/purelib/pkg/a.py", "its members pkg/a.py and pkg-1.0.data/purelib/pkg/a.py are one file"),
+        ("other-1.0.dist-info/WHEEL", "2 dist-info directories with a file WHEEL instead of one"),
     ],
 )
 @pytest.mark.filterwarnings("ignore:Duplicate name")
