@@ -11,8 +11,8 @@ short_description: Prove that an environment is the patched one
 version_added: 0.1.0
 description:
   - Holds an environment against the declaration of its patch set. The declared files are there and compile, every check finds
-    what it looks for, every hunk of the declared diffs is applied, and no other file of the distribution differs from what its
-    wheel installed.
+    what it looks for, every hunk of the declared diffs is applied, and no other file of its packages differs from a baseline, such
+    as what their wheels installed.
   - One run answers for everything that is declared. Nothing is imported from the environment and nothing is written.
   - Never reports a change. A malformed declaration is refused before anything is read.
 author: the ddtree.fleet authors (@ddtree)
