@@ -38,7 +38,7 @@ class BackupsBaseline:
         self.installed = installed
         self.patterns = baseline.patterns
 
-    def reference(self, distribution: Optional[Distribution], version: str) -> Reference:
+    def reference(self, distribution: Optional[Distribution], versions: Sequence[str]) -> Reference:
         territory = self.installed.territory(distribution) if distribution else WHOLE
         files = set(distribution.files) if distribution else set()
         backups: Dict[str, List[Entry]] = {}

@@ -55,8 +55,8 @@ class Kind(Protocol):
 
     def __init__(self, installed: Installed, baseline: Baseline) -> None: ...
 
-    def reference(self, distribution: Optional[Distribution], version: str) -> Reference:
-        """What it says of a distribution of that version; of all of site-packages, where it is asked for none."""
+    def reference(self, distribution: Optional[Distribution], versions: Sequence[str]) -> Reference:
+        """What it says of a distribution of the first version that it knows; of all of site-packages, where asked for none."""
 
 
 class Way(NamedTuple):
@@ -141,7 +141,7 @@ def _references(installed: Installed, baseline: Baseline, verdict: Verdict) -> L
     way = BASELINES[baseline.kind]
     kind = way.kind(installed, baseline)
     if ALL in baseline.distributions and not way.of_dist_info:
-        return [_Compared(None, None, kind.reference(None, ""))]
+        return [_Compared(None, None, kind.reference(None, []))]
     names, single = baseline.distributions, _is_single(baseline)
     if ALL in names:
         names = list({normalized(one.name): one.name for one in installed.distributions}.values())
@@ -152,16 +152,22 @@ def _references(installed: Installed, baseline: Baseline, verdict: Verdict) -> L
             own = installed.own_version(distribution)
             if single and not _check_version(distribution, own, baseline, verdict):
                 continue
-            version = distribution.version
-            if own and not (version and same_version(own, version)):
-                version = own
-            reference = kind.reference(distribution, version)
+            reference = kind.reference(distribution, _versions(distribution, own, baseline))
         except BaselineError as error:
             _no_baseline(baseline, name, error, verdict)
             continue
         verdict.warnings += reference.warnings
         compared.append(_Compared(distribution, own, reference))
     return compared
+
+
+def _versions(distribution: Distribution, own: Optional[str], baseline: Baseline) -> List[str]:
+    """Those that a distribution may be of, the likely one first; its own counts only where it may differ from dist-info's."""
+    if not distribution.version:
+        return [own or ""]
+    if own and not same_version(own, distribution.version) and baseline.level("version") != FAIL:
+        return [own, distribution.version]
+    return [distribution.version]
 
 
 def _check_version(distribution: Distribution, own: Optional[str], baseline: Baseline, verdict: Verdict) -> bool:

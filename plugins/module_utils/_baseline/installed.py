@@ -255,9 +255,17 @@ class Installed:
         only_path = (
             not packages
             and not any(path.endswith((".py", ".so")) for path in files)
-            and any(path.endswith(".pth") for path in top)
+            and any(path.endswith(".pth") and self._leads_away(path) for path in top)
         )
         return "" if finder or only_path else None
+
+    def _leads_away(self, path_file: str) -> bool:
+        """Whether a .pth file adds a directory, not only runs code."""
+        try:
+            lines = read_beginning(os.path.join(self.site, path_file), SMALL).splitlines()
+        except OSError:
+            return False
+        return any(os.path.isabs(line.strip()) for line in lines)
 
     def _read_legacy(self, item: str) -> Distribution:
         stem = item.rpartition(".")[0]

@@ -15,7 +15,7 @@ import csv
 import hashlib
 import io
 import posixpath
-from typing import TYPE_CHECKING, Dict, Optional
+from typing import TYPE_CHECKING, Dict, Optional, Sequence
 
 from ansible_collections.ddtree.fleet.plugins.module_utils._baseline.model import (
     Baseline,
@@ -85,7 +85,7 @@ class RecordBaseline:
     def __init__(self, installed: Installed, baseline: Baseline) -> None:
         pass
 
-    def reference(self, distribution: Optional[Distribution], version: str) -> Reference:
+    def reference(self, distribution: Optional[Distribution], versions: Sequence[str]) -> Reference:
         assert distribution is not None
         if distribution.problem:
             raise distribution.problem

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import os
 import re
-from typing import Dict, List, Optional
+from typing import Dict, List, Optional, Sequence
 
 from ansible_collections.ddtree.fleet.plugins.module_utils._baseline.installed import (
     Distribution,
@@ -56,7 +56,7 @@ class SnapshotBaseline:
         else:
             self.entries = self._read_manifest()
 
-    def reference(self, distribution: Optional[Distribution], version: str) -> Reference:
+    def reference(self, distribution: Optional[Distribution], versions: Sequence[str]) -> Reference:
         mine = self._entries_of(distribution)
         if not mine:
             what = f"nothing of {distribution.name}" if distribution else "nothing of site-packages"

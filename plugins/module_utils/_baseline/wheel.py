@@ -17,7 +17,7 @@ import re
 import zipfile
 import zlib
 from concurrent.futures import ThreadPoolExecutor
-from typing import IO, Dict, Iterator, List, NamedTuple, Optional, Tuple
+from typing import IO, Dict, Iterator, List, NamedTuple, Optional, Sequence, Tuple
 from urllib.parse import unquote
 
 from ansible_collections.ddtree.fleet.plugins.module_utils._baseline.installed import (
@@ -63,15 +63,15 @@ class WheelBaseline:
         self.place = baseline.path or ""
         self.candidates = _candidates(self.place)
 
-    def reference(self, distribution: Optional[Distribution], version: str) -> Reference:
+    def reference(self, distribution: Optional[Distribution], versions: Sequence[str]) -> Reference:
         assert distribution is not None
-        wheel = _Wheel(self._choose(distribution, version).path)
+        there = [version for version in versions if self._fitting(distribution, version)]
+        wheel = _Wheel(self._choose(distribution, (there or versions)[0]).path)
         files = wheel.expected(self.installed, distribution)
         return Reference(os.path.basename(wheel.path), files, wheel.content)
 
     def _choose(self, distribution: Distribution, version: str) -> Candidate:
-        named = [one for one in self.candidates if normalized(one.name) == normalized(distribution.name)]
-        fitting = [one for one in named if version and same_version(one.version, version)] if version else named
+        fitting = self._fitting(distribution, version)
         exact = [one for one in fitting if one.version.lower() == version.lower()]
         found = exact or fitting
         if len(found) > 1:
@@ -84,11 +84,15 @@ class WheelBaseline:
                 f"{len(found)} wheels of {wanted}: {some([os.path.basename(one.path) for one in found])}",
                 "which one was installed cannot be told by its WHEEL file; name it in path",
             )
-        there = some([os.path.basename(one.path) for one in named or self.candidates], 5)
+        there = some([os.path.basename(one.path) for one in self._fitting(distribution) or self.candidates], 5)
         raise BaselineError(
             f"no wheel of {wanted} in {show_name(self.place)}, which has {there or 'no wheel at all'}",
             "put the wheel there that was installed, or name it in path",
         )
+
+    def _fitting(self, distribution: Distribution, version: str = "") -> List[Candidate]:
+        named = [one for one in self.candidates if normalized(one.name) == normalized(distribution.name)]
+        return [one for one in named if not version or same_version(one.version, version)]
 
     def _is_origin(self, candidate: Candidate, distribution: Distribution) -> bool:
         """Whether build and tags are those of what was installed."""

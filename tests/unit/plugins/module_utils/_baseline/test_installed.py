@@ -47,6 +47,11 @@ def test_two_of_one_name_are_refused_by_both_names(packages: Packages) -> None:
     )
 
 
+def test_a_distribution_of_one_path_file_that_runs_code_is_not_editable(packages: Packages) -> None:
+    packages.install(files={"pkg.pth": "import sys; sys.x = 1\n"})
+    assert found(packages.compare("record")) == {}
+
+
 def test_what_pip_leaves_of_an_uninstall_is_no_distribution(packages: Packages) -> None:
     packages.install()
     (packages.site / "~kg-1.0.dist-info").mkdir()

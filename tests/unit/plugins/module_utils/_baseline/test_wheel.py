@@ -143,6 +143,15 @@ def test_a_package_copied_over_another_version_is_one_failure(packages: Packages
     assert (found(ignored), ignored.warnings, "version" in outcomes(ignored)) == (found(warned), [], False)
 
 
+def test_a_version_that_nobody_keeps_up_to_date_does_not_hide_the_wheel(tmp_path: Path) -> None:
+    packages, files = Packages(tmp_path / "env"), {"pkg/__init__.py": "__version__ = '0.1'\n"}
+    packages.install(files=files)
+    path = wheel(tmp_path / "wheels", files)
+    for level in ("fail", "warn", "ignore"):
+        verdict = packages.compare("wheel", "all", path=path.parent, policy={"version": level})
+        assert (found(verdict), failed(verdict), verdict.warnings) == ({}, [], [])
+
+
 def test_what_a_wheel_puts_elsewhere_is_where_pip_puts_it(tmp_path: Path) -> None:
     data = {
         "purelib/pkg_pure.py": "",

@@ -118,7 +118,7 @@ def test_launchers_and_records_are_as_pip_writes_them_there(
     if first == place:
         assert launcher == from_pip.replace(str(built), str(tmp_path))
     installed = Installed(str(new), site)
-    record = RecordBaseline(installed, Baseline("record", ["hello"])).reference(installed.find("hello"), "1.0")
+    record = RecordBaseline(installed, Baseline("record", ["hello"])).reference(installed.find("hello"), ["1.0"])
     (inventory,) = take_inventories(installed, [record], [None])
     assert (inventory.modified, inventory.missing) == ([], [])
     assert {"../../../bin/hello", "../../../bin/hello-data", "hello.py"} <= set(inventory.equal)
