@@ -118,6 +118,7 @@ options:
       - Every hunk is one check. It is V(applied) where its new text stands, V(absent) where its old text stands, V(partial) where some of
         its changes stand as new and some as old, otherwise V(conflicting). Its lines may have moved, but each must be there exactly.
       - Where lines repeat so that old and new text cannot be told apart, a hunk is V(conflicting); more context (C(git diff -U10)) helps.
+        One line without any context counts at its own place only.
     type: list
     elements: dict
     default: []
