@@ -209,8 +209,11 @@ class _Search:
             state, start = (APPLIED, new) if old is None else (ABSENT, old)
             is_told = len(self.one.side(state)) >= LEAST or start == (self.at_new if state == APPLIED else self.at_old)
             return None if start is None or not is_told else self.one.place(state, start)
-        if (new == self.at_new) != (old == self.at_old):
-            return self.one.place(APPLIED, new) if new == self.at_new else self.one.place(ABSENT, old)
+        is_new, is_old = new == self.at_new, old == self.at_old
+        if is_new and is_old and new != old:
+            is_new, is_old = new == self.one.hunk.new_start, old == self.one.hunk.old_start
+        if is_new != is_old:
+            return self.one.place(APPLIED, new) if is_new else self.one.place(ABSENT, old)
         return self._longer(new, old)
 
     def _nearest(self, side: str, expected: int) -> Optional[int]:

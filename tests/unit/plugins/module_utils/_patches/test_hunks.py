@@ -185,6 +185,23 @@ def test_one_more_of_many_equal_lines_is_told_by_its_place_or_not_at_all(make: M
     assert known.state == "conflicting"
 
 
+def test_the_place_decides_where_a_later_hunk_would_allow_both(make: Make) -> None:
+    old = [*numbered(4), b"return\n", b"return\n", b"end\n", *numbered(30)]
+    new = [*old[:5], *old[6:20], b"new\n", *old[20:]]
+    hunks = make(b"".join(old), b"".join(new), 1)
+    assert states(b"".join(new), hunks) == ["applied", "applied"]
+    assert states(b"".join(old), hunks) == ["absent", "absent"]
+
+
+def test_the_end_of_a_file_is_told_after_hunks_that_are_absent(make: Make) -> None:
+    old = numbered(40)
+    new = [*old[:10], *[b"new\n"] * 6, *old[10:-1]]
+    hunks = make(b"".join(old), b"".join(new), 3)
+    moved = [b"above\n"] * 6 + old
+    assert judge(b"".join(moved), hunks) == [Finding("absent", 17, 6), Finding("absent", 46, 6)]
+    assert states(b"".join([b"above\n"] * 6 + new), hunks) == ["applied", "applied"]
+
+
 def test_the_blob_decides_what_lines_cannot(make: Make) -> None:
     old = [b"pass\n"] * 20
     new = [b"pass\n"] * 21
