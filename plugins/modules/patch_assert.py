@@ -78,7 +78,7 @@ options:
       calls:
         description:
           - A name that the syntax tree calls; comments and texts do not count.
-          - A plain name matches the last part, so V(f) counts C(f(\)) and C(self.f(\)). A dotted one must be the whole name as written.
+          - A plain name matches the last part, so V(f) counts V(f(\)) and V(self.f(\)). A dotted one must be the whole name as written.
         type: str
       assigns:
         description:
@@ -127,7 +127,7 @@ options:
         description: What the result and the error message call the diff.
         type: str
       text:
-        description: The diff itself. Read a file with C(lookup('ansible.builtin.file', path, rstrip=false\)), since a diff can end in a space.
+        description: The diff itself. Read a file with V(lookup('ansible.builtin.file', path, rstrip=false\)), since a diff can end in a space.
         type: str
       src:
         description: The path of the diff on the host. Exactly one of this and O(diffs[].text) is needed.
