@@ -78,7 +78,7 @@ options:
       calls:
         description:
           - A name that the syntax tree calls; comments and texts do not count.
-          - A plain name matches the last part, so V(f) counts C(f(\)) and C(self.f(\)). A dotted one must be the whole name as written.
+          - A plain name matches the last part, so V(f) counts V(f(\)) and V(self.f(\)). A dotted one must be the whole name as written.
         type: str
       assigns:
         description:
@@ -118,6 +118,7 @@ options:
       - Every hunk is one check. It is V(applied) where its new text stands, V(absent) where its old text stands, V(partial) where some of
         its changes stand as new and some as old, otherwise V(conflicting). Its lines may have moved, but each must be there exactly.
       - Where lines repeat so that old and new text cannot be told apart, a hunk is V(conflicting); more context (C(git diff -U10)) helps.
+        One line without any context counts at its own place only.
     type: list
     elements: dict
     default: []
@@ -126,7 +127,7 @@ options:
         description: What the result and the error message call the diff.
         type: str
       text:
-        description: The diff itself. Read a file with C(lookup('ansible.builtin.file', path, rstrip=false\)), since a diff can end in a space.
+        description: The diff itself. Read a file with V(lookup('ansible.builtin.file', path, rstrip=false\)), since a diff can end in a space.
         type: str
       src:
         description: The path of the diff on the host. Exactly one of this and O(diffs[].text) is needed.

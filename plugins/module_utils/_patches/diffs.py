@@ -46,7 +46,7 @@ from ansible_collections.ddtree.fleet.plugins.module_utils._patches.unified impo
 from ansible_collections.ddtree.fleet.plugins.module_utils._verdict import Check
 
 DIFF_KEYS = ("name", "text", "src", "strip", "directory")
-MAX_DIFF_BYTES = 16 << 20
+MAX_DIFF_BYTES = 8 << 20
 MAX_HUNKS = 10_000
 MAX_FILE_BYTES = 64 << 20
 HINTS = {

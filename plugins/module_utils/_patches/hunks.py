@@ -20,7 +20,9 @@ from ansible_collections.ddtree.fleet.plugins.module_utils._patches.unified impo
 
 APPLIED, ABSENT, PARTIAL, CONFLICTING = "applied", "absent", "partial", "conflicting"
 MAX_LINES = 1_000_000  # of a file and its hunks together; there are 1,114,112 characters
-TRIES = 20  # places where a partial hunk is looked for
+LEAST = 2  # lines that tell another place than the diff's; one alone may stand anywhere
+TRIES = 5  # places where a partial hunk is looked for, and
+WAYS = 8  # ways to read its lines there that are followed, so that many equal lines cost no time
 SHOWN = 60
 
 
@@ -45,6 +47,14 @@ class _Place(NamedTuple):
     state: str
     start: int
     end: int
+
+
+class _Step(NamedTuple):
+    """How one change of a hunk was read, at which line, and the changes before it."""
+
+    state: str
+    line: int
+    before: Optional[_Step]
 
 
 class _Drift(NamedTuple):
@@ -107,6 +117,14 @@ class _Sides:
         return Finding(place.state, place.start + len(self.changes[0].before) + 1, place.start - named)
 
 
+def _steps(last: Optional[_Step]) -> List[_Step]:
+    steps = []
+    while last:
+        steps.append(last)
+        last = last.before
+    return steps[::-1]
+
+
 def split_lines(data: bytes) -> List[bytes]:
     """The lines with their ends; only a line feed ends one."""
     lines = [line + b"\n" for line in data.split(b"\n")]
@@ -143,8 +161,11 @@ def _anchors(text: str, sides: Sequence[_Sides]) -> Dict[int, _Place]:
     for index, one in enumerate(sides):
         found = [(state, text.find(one.side(state))) for state in (APPLIED, ABSENT) if one.old and one.new]
         there = [(state, start) for state, start in found if start >= 0]
-        if len(there) == 1 and text.rfind(one.side(there[0][0])) == there[0][1]:
-            places.append((index, one.place(*there[0])))
+        if len(there) != 1:
+            continue
+        place = one.place(*there[0])
+        if place.end - place.start >= LEAST and text.rfind(one.side(place.state)) == place.start:
+            places.append((index, place))
     kept: Dict[int, _Place] = {}
     order: List[int] = []
     for index, place in sorted(places, key=lambda item: abs(item[1].start - sides[item[0]].hunk.new_start)):
@@ -186,9 +207,13 @@ class _Search:
             return self._without_context(new, old)
         if new is None or old is None:
             state, start = (APPLIED, new) if old is None else (ABSENT, old)
-            return None if start is None else self.one.place(state, start)
-        if (new == self.at_new) != (old == self.at_old):
-            return self.one.place(APPLIED, new) if new == self.at_new else self.one.place(ABSENT, old)
+            is_told = len(self.one.side(state)) >= LEAST or start == (self.at_new if state == APPLIED else self.at_old)
+            return None if start is None or not is_told else self.one.place(state, start)
+        is_new, is_old = new == self.at_new, old == self.at_old
+        if is_new and is_old and new != old:
+            is_new, is_old = new == self.one.hunk.new_start, old == self.one.hunk.old_start
+        if is_new != is_old:
+            return self.one.place(APPLIED, new) if is_new else self.one.place(ABSENT, old)
         return self._longer(new, old)
 
     def _nearest(self, side: str, expected: int) -> Optional[int]:
@@ -218,21 +243,20 @@ class _Search:
         longer = APPLIED if len(one.new) > len(one.old) else ABSENT
         start, inner = (new, old) if longer == APPLIED else (old, new)
         side, shorter = one.side(longer), one.side(ABSENT if longer == APPLIED else APPLIED)
-        end = start + len(side)
-        if inner == start and not one.after:
-            is_again = self.text.startswith(side[len(shorter) :], end)
-        elif inner + len(shorter) == end and not one.changes[0].before:
-            changed = side[: len(side) - len(shorter)]
-            is_again = start >= len(changed) and self.text.startswith(changed, start - len(changed))
-        else:
+        end, lead = start + len(side), side[: max(inner - start, 0)]
+        tail = side[len(lead) + len(shorter) :]
+        if inner < start or inner + len(shorter) > end or (lead and one.changes[0].before) or (tail and one.after):
             return None
+        is_again = (tail and self.text.startswith(tail, end)) or (lead and self.text.endswith(lead, 0, start))
         return None if is_again else one.place(longer, start)
 
     def otherwise(self, lines: Sequence[bytes]) -> Finding:
         """What is to be said of a hunk that has no place."""
         if self._nearest(self.one.new, self.at_new) is None and self._nearest(self.one.old, self.at_old) is None:
             return self._partial() or self._conflict(lines)
-        detail = "its lines stand there, but new and old cannot be told apart; make the diff with more context"
+        detail = (
+            "its lines stand there, but not so that one place and state can be told; make the diff with more context"
+        )
         return Finding(CONFLICTING, min(self.at_new, len(lines)) + 1, 0, detail)
 
     def _partial(self) -> Optional[Finding]:
@@ -261,23 +285,24 @@ class _Search:
     def _mixed(self, start: int) -> Optional[Finding]:
         """Whether all context stands from there on, and between it only lines of the hunk, some as new and some as old."""
         one = self.one
-        reached: Dict[int, Tuple[Tuple[str, int], ...]] = {start + len(one.changes[0].before): ()}
+        reached: Dict[int, Optional[_Step]] = {start + len(one.changes[0].before): None}
         behind = [change.before for change in one.changes[1:]] + [one.after]
         for change, context in zip(one.changes, behind):
-            nexts: Dict[int, Tuple[Tuple[str, int], ...]] = {}
-            for place, states in reached.items():
+            nexts: Dict[int, Optional[_Step]] = {}
+            for place, before in reached.items():
                 for state, end in self._ends(change, place):
                     # Without context behind, a change ends where the file does.
                     is_end = self.text.startswith(context, end) if context else end == self.high
-                    if is_end and end + len(context) <= self.high:
-                        nexts.setdefault(end + len(context), (*states, (state, place + 1)))
+                    if is_end and end + len(context) <= self.high and len(nexts) < WAYS:
+                        nexts.setdefault(end + len(context), _Step(state, place + 1, before))
             reached = nexts
-        for states in reached.values():
-            applied = [state for state, _line in states].count(APPLIED)
-            if any(state == PARTIAL for state, _line in states) or 0 < applied < len(states):
-                lacking = [str(line) for state, line in states if state != APPLIED]
+        for last in reached.values():
+            steps = _steps(last)
+            applied = sum(step.state == APPLIED for step in steps)
+            if any(step.state == PARTIAL for step in steps) or 0 < applied < len(steps):
+                lacking = [str(step.line) for step in steps if step.state != APPLIED]
                 shown = ", ".join(lacking[:10]) + (" and more" if len(lacking) > 10 else "")
-                detail = f"{applied} of its {len(states)} changes stand whole, not at line {shown}"
+                detail = f"{applied} of its {len(steps)} changes stand whole, not at line {shown}"
                 return Finding(PARTIAL, int(lacking[0]), start - one.hunk.new_start, detail)
         return None
 

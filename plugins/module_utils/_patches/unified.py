@@ -16,7 +16,8 @@ import re
 from dataclasses import dataclass, field
 from typing import Callable, Dict, List, NamedTuple, Optional, Tuple
 
-MAX_NAMES = 8192
+MAX_NAME = 4096
+SHOWN = 400  # letters of a message
 MIN_BLOB = 7  # digits of an abbreviated blob id that count
 LINK_MODE = 0o120000
 SUBMODULE_MODE = 0o160000
@@ -30,7 +31,8 @@ class DiffError(Exception):
     """A diff that is malformed; the message names the line."""
 
     def __init__(self, line: int, problem: str) -> None:
-        super().__init__(f"line {line}: {problem}")
+        shown = os.fsencode(problem).decode("utf-8", "backslashreplace")
+        super().__init__(f"line {line}: {shown if len(shown) <= SHOWN else shown[:SHOWN] + '...'}")
 
 
 class Hunk(NamedTuple):
@@ -260,7 +262,7 @@ class _Parser:
         if ".." in parts:
             raise self._error(f"{name} climbs out with '..'")
         path = posixpath.normpath("/".join(parts[self.strip :]).lstrip("/"))
-        if path == "." or "\0" in path or name.endswith("/"):
+        if path == "." or "\0" in path or name.endswith("/") or len(path) > MAX_NAME:
             raise self._error(f"{name!r} is no file name")
         return path
 
@@ -409,7 +411,7 @@ def _git_names(text: str, strip: int) -> Optional[Tuple[str, str]]:
     if text.endswith('"') and ' "' in text:
         old, _space, rest = text.partition(' "')
         return old, _unquoted('"' + rest)[0]
-    for middle in re.finditer(" ", text[:MAX_NAMES]):
+    for middle in re.finditer(" ", text if len(text) <= 2 * MAX_NAME else ""):
         old, new = text[: middle.start()], text[middle.end() :]
         if old.split("/")[strip:] and old.split("/")[strip:] == new.split("/")[strip:]:
             return old, new

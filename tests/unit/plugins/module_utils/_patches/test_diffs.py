@@ -219,6 +219,21 @@ def test_binary_files_are_proved_by_their_blob_id(fake: Fake, change: Change) ->
     assert "make the diff anew" in said(fake, text)[0]
 
 
+def test_the_blob_id_decides_where_equal_lines_leave_it_open(fake: Fake, change: Change) -> None:
+    old, new = b"x = 1\n" * 9, b"x = 1\n" * 10
+    change.before(FILE, old)
+    change.after(FILE, new)
+    header = change.diff(FILE).partition("@@")[0]
+    hunk = "@@ -3,4 +3,5 @@\n x = 1\n x = 1\n+x = 1\n x = 1\n x = 1\n"
+    assert not failed(fake.look(diffs=[{"text": header + hunk}]))
+    change.after(FILE, old)
+    assert "found absent: the old text stands at line 5" in said(fake, header + hunk)[0]
+    for content in (old, new):
+        change.after(FILE, content)
+        without = header[header.index("---") :] + hunk
+        assert "found conflicting: its lines stand there, but not so that" in said(fake, without)[0]
+
+
 def test_links_are_proved_by_their_target(fake: Fake, change: Change) -> None:
     (fake.site / "sglang/link").symlink_to("srt")
     text = change.diff("sglang/link")

@@ -178,6 +178,8 @@ HUNK = "@@ -1,2 +1,3 @@\n one\n+two\n three\n"
         ),
         (PLAIN.replace("b/x.py", "x.py"), "line 1: nothing is left of x.py without its first 1 parts; set strip"),
         (PLAIN.replace("b/x.py", '"b/\\000"'), "line 1: 'b/\\x00' is no file name"),
+        (PLAIN.replace("b/x.py", "b/" + "x" * 5000), "line 1: 'b/" + "x" * 397 + "..."),
+        (PLAIN.replace("b/x.py", "../b/\udcff"), "line 1: ../b/\\xff climbs out with '..'"),
         (PLAIN.replace("b/x.py", "b/."), "line 1: 'b/.' is no file name"),
         (
             PLAIN.replace("a/x.py", "/dev/null").replace("b/x.py", "/dev/null"),
