@@ -1,7 +1,7 @@
 # Copyright (c) 2026, the ddtree.fleet authors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""How files differ from what a baseline has, as unified diffs that people can read: bounded, and without control characters."""
+"""How files differ from what a baseline has: unified diffs that people can read, bounded, without control characters."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ def _diff(name: str, before: bytes, after: bytes, redact: Redactor) -> str:
 
 
 def _pairs(before: List[str], after: List[str]) -> int:
-    """How many pairs of equal lines difflib goes through again and again; it leaves out lines that are frequent in a long text."""
+    """How many pairs of equal lines difflib goes through again and again; it leaves out the frequent ones of a long text."""
     counts = Counter(before)
     frequent = len(after) // 100 + 1 if len(after) >= 200 else len(after)
     return sum(number * counts[line] for line, number in Counter(after).items() if number <= frequent)
