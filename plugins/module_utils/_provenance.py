@@ -16,7 +16,7 @@ import subprocess
 import time
 from typing import Dict, Iterable, List, Mapping, Optional
 
-from ansible_collections.ddtree.fleet.plugins.module_utils._record import normalized
+from ansible_collections.ddtree.fleet.plugins.module_utils._baseline.installed import normalized
 from ansible_collections.ddtree.fleet.plugins.module_utils._secrets import Redactor
 
 GIT_SECONDS = 60
