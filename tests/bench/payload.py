@@ -48,8 +48,6 @@ from build import (
     run,
     run_in_rootfs,
 )
-from nspawn.base import ensure_base  # noqa: E402
-from nspawn.shell import FleetError  # noqa: E402
 
 REQUIREMENTS = BENCH / "requirements"
 LARGE, REST, OTHER = (REQUIREMENTS / f"{name}.txt" for name in ("large", "rest", "other"))
