@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import itertools
 import os
 import threading
 import time
@@ -40,6 +41,13 @@ RELAY = 0  # the number of the sink that is the source's connection to this proc
 DIRECT_FROM = 64 << 20  # bytes; below, setting up a connection between the hosts is not worth it
 MAX_STREAMS = 4
 SPECIAL_SHOWN = 100
+CHANGES = ("added", "changed", "removed")
+TREE: dict[str, type] = {  # what a source says of its tree
+    **dict.fromkeys(("digest", "codec"), str),
+    **dict.fromkeys(("files", "bytes", "entries", "hashed", "hashed_bytes", "shared", "processors"), int),
+    "environment": dict,
+    "special": list,
+}
 FIGURES = ("files_sent", "bytes_sent", "bytes_resumed", "wire_bytes", "mib_per_s", "reused", "origins", "seconds")
 
 
@@ -202,8 +210,9 @@ class Target:
             self.want = _numbers(need["want"], entries)
             self.partial = {number: _prefixes(found) for number, found in need["partial"]}
             verdict.files_sent, verdict.bytes_sent = len(self.want), int(need["bytes"])
-            for name in ("reused", "origins", "links", "changes"):
+            for name in ("reused", "origins", "links"):
                 setattr(verdict, name, need[name])
+            verdict.changes = _changes(need["changes"])
             verdict.notices += [f"{verdict.host}: there is no seed {seed}" for seed in need["missing_seeds"]]
 
     def listen(self, request: Request, peer_certificate: str, streams: int) -> dict[str, Any]:
@@ -356,6 +365,7 @@ class Relay:
                 check=request.check,
                 interpreter=bool(request.interpreter),
             )
+            _check_tree(request.source, tree)
             for future in opening:
                 future.result()
             self._all(pool, targets, lambda target: target.look(tree["digest"], request.repair))
@@ -599,6 +609,25 @@ def _prefixes(found: Any) -> list[Any]:
     if not all(isinstance(length, int) and isinstance(sha256, str) for length, sha256 in found):
         raise ValueError("partial")
     return list(found)
+
+
+def _changes(found: Any) -> dict[str, Any]:
+    """What a target says would change, nothing where it was not asked; raises ValueError or TypeError for anything else."""
+    if not found:
+        return {}
+    lists = [found[kind] for kind in CHANGES]
+    counts = [found["counts"][kind] for kind in CHANGES]
+    sizes = found["sizes"].values()
+    texts = [found["against"], *found["sizes"], *itertools.chain.from_iterable(lists)]
+    if not all(isinstance(text, str) for text in texts) or not all(isinstance(one, int) for one in [*counts, *sizes]):
+        raise ValueError("changes")
+    return dict(found)
+
+
+def _check_tree(source: str, tree: Message) -> None:
+    """Raise LegError where a source describes its tree in another form than it should."""
+    if not all(isinstance(tree.get(name), kind) for name, kind in TREE.items()):
+        raise LegError(f"{source}: the stream is corrupt: the source garbles what its tree is")
 
 
 def _groups(targets: Sequence[Target]) -> Iterator[Group]:

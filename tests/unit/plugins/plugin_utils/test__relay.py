@@ -168,6 +168,14 @@ def garble(self, op, **fields):
     send(self, op, **fields)
 target.Channel.send = garble
 """
+CHANGES: Dict[str, Any] = {
+    "against": "",
+    "added": [],
+    "changed": [],
+    "removed": [],
+    "counts": {"added": 0, "changed": 0, "removed": 0},
+    "sizes": {},
+}
 CORRUPT = "t2: the stream is corrupt: an answer lacks or garbles {}"
 NOTHING_CAME = "t2: the source ended without {} of the files that were asked for"
 
@@ -187,6 +195,13 @@ NOTHING_CAME = "t2: the source ended without {} of the files that were asked for
         ("need", {"partial": [[2, [[1, "", 3]]]]}, CORRUPT.format("")),
         ("need", {"partial": [[2, 7]]}, CORRUPT.format("")),
         ("need", {"bytes": "x"}, CORRUPT.format("")),
+        ("need", {"changes": {"added": []}}, CORRUPT.format("'changed'")),
+        (
+            "need",
+            {"changes": {**CHANGES, "counts": {"added": "x", "changed": 0, "removed": 0}}},
+            CORRUPT.format("changes"),
+        ),
+        ("need", {"changes": {**CHANGES, "added": [3]}}, CORRUPT.format("changes")),
     ],
 )
 def test_a_target_that_asks_for_nonsense_does_not_stop_the_other(
@@ -203,6 +218,15 @@ def test_a_target_that_asks_for_nonsense_does_not_stop_the_other(
     assert targets[1].verdict.msg == ""
     assert content(release_of(tmp_path, "t1")) == content(src)
     assert releases(tmp_path / "t2" / "venv") == []
+
+
+@pytest.mark.parametrize("fields", [{"digest": 7}, {"files": "x"}, {"environment": []}, {"special": None}])
+def test_a_source_that_garbles_its_tree_is_named(tmp_path: Path, src: Path, fields: Dict[str, Any]) -> None:
+    bad = here("source", altered(ANSWERS.replace("target.Channel", "source.Channel").format(op="tree", fields=fields)))
+    targets = hosts(tmp_path, "t1")
+    with pytest.raises(LegError, match="^source: the stream is corrupt: the source garbles what its tree is$"):
+        run(request(src, "/venv"), targets, bad)
+    assert releases(tmp_path / "t1" / "venv") == []
 
 
 def test_a_dest_that_cannot_be_made_is_named(tmp_path: Path, src: Path) -> None:
