@@ -219,7 +219,10 @@ tree:
       type: list
       elements: str
     rates:
-      description: Bytes of content per second that were seen with each level of compression.
+      description:
+        - What O(compress=auto) saw last. Content that the link took (C(link)) and that one processor packed (C(pack)), in bytes per
+          second, the percentage that was left of it (C(packed_percent)), how much of one processor idled (C(free_percent)), and the
+          level that was chosen, V(0) for none. Empty on short streams.
       type: dict
     source_seconds:
       description: Seconds of each phase on the source - V(scan), V(hash), V(send).
