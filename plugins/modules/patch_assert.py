@@ -11,8 +11,8 @@ short_description: Prove that an environment is the patched one
 version_added: 0.1.0
 description:
   - Holds an environment against the declaration of its patch set. The declared files are there and compile, every check finds
-    what it looks for, every hunk of the declared diffs is applied, and no other file of the distribution differs from what its
-    wheel installed.
+    what it looks for, every hunk of the declared diffs is applied, and no other file of its packages differs from a baseline, such
+    as what their wheels installed.
   - One run answers for everything that is declared. Nothing is imported from the environment and nothing is written.
   - Never reports a change. A malformed declaration is refused before anything is read.
 author: the ddtree.fleet authors (@ddtree)
@@ -78,7 +78,7 @@ options:
       calls:
         description:
           - A name that the syntax tree calls; comments and texts do not count.
-          - A plain name matches the last part, so V(f) counts C(f(\)) and C(self.f(\)). A dotted one must be the whole name as written.
+          - A plain name matches the last part, so V(f) counts V(f(\)) and V(self.f(\)). A dotted one must be the whole name as written.
         type: str
       assigns:
         description:
@@ -118,6 +118,7 @@ options:
       - Every hunk is one check. It is V(applied) where its new text stands, V(absent) where its old text stands, V(partial) where some of
         its changes stand as new and some as old, otherwise V(conflicting). Its lines may have moved, but each must be there exactly.
       - Where lines repeat so that old and new text cannot be told apart, a hunk is V(conflicting); more context (C(git diff -U10)) helps.
+        One line without any context counts at its own place only.
     type: list
     elements: dict
     default: []
@@ -126,7 +127,7 @@ options:
         description: What the result and the error message call the diff.
         type: str
       text:
-        description: The diff itself. Read a file with C(lookup('ansible.builtin.file', path, rstrip=false\)), since a diff can end in a space.
+        description: The diff itself. Read a file with V(lookup('ansible.builtin.file', path, rstrip=false\)), since a diff can end in a space.
         type: str
       src:
         description: The path of the diff on the host. Exactly one of this and O(diffs[].text) is needed.
@@ -139,22 +140,86 @@ options:
         description: A directory relative to site-packages that the diff's files are in, for diffs that were made elsewhere.
         type: str
   baseline:
-    description: What the environment's distribution is compared with.
+    description:
+      - What the environment's packages are compared with. Every file of O(files) and O(diffs) must differ from it, and no other may.
+      - Compiled files do not count, except for one that stands alone outside C(__pycache__), since it is imported then.
+      - A file that the baseline does not list counts as added where it is in a directory in which only O(baseline.distribution)
+        has files, so that distributions may share a package such as C(nvidia).
     type: dict
     suboptions:
       kind:
         description:
-          - V(record) compares with the RECORD that pip or uv wrote when they installed the wheel.
-          - Compiled files do not count. Below the distribution's own packages, files that RECORD does not list count as added.
-          - Launchers outside site-packages must be there, but their content is not compared if it differs, since their first line
-            names the interpreter and changes with the environment's place.
+          - V(record) compares with the RECORD that pip or uv wrote when they installed the wheel. A distribution without one, an
+            editable install, and two of one name are refused.
+          - V(wheel) compares with the members of the wheel itself, read without unpacking it.
+          - V(snapshot) compares with a directory or a manifest of the environment as it should be.
+          - V(backups) compares files with the backups that stand beside them, and says nothing of files without one.
+          - Launchers outside site-packages are compared without the lines that name the interpreter, since those change with the
+            environment's place. Where the baseline has no contents, as V(record), one that differs is not verified.
         type: str
-        choices: [record]
+        choices: [record, wheel, snapshot, backups]
         default: record
       distribution:
-        description: The name of the distribution.
+        description:
+          - The name of the distribution, or several. V(all) is every distribution in site-packages; what belongs to none counts
+            as added then.
+          - All spellings of a name are one. V(wheel), V(snapshot) and V(backups) also take a package that was copied there, without
+            a dist-info directory, by the name of its directory.
+        type: list
+        elements: str
+        default: [sglang]
+      path:
+        description:
+          - For V(wheel), a wheel or a folder of wheels. Of those with the name and version that is installed, the one that has the
+            same C(WHEEL) file is taken.
+          - For V(snapshot), another environment or release, its site-packages, an unpacked wheel, or a manifest that
+            M(ddtree.fleet.manifest_sha256) or C(sha256sum) wrote at the top of an environment, in its site-packages or above.
+        type: path
+      patterns:
+        description:
+          - How backup files are named. Each pattern begins with C(*), which stands for the name of the file that was backed up.
+          - For V(backups), the oldest of several backups of one file is the baseline, by its modification time.
+          - For all other kinds, an added file that matches is judged by O(policy.backups) instead of O(policy.added).
+        type: list
+        elements: str
+        default: ['*.orig', '*.bak', '*.bak[0-9._-]*', '*~']
+  policy:
+    description:
+      - What each kind of finding means. V(warn) lets it pass with a warning, V(ignore) without. The result lists it in any case.
+    type: dict
+    suboptions:
+      modified:
+        description: An undeclared file whose content differs from the baseline.
         type: str
-        default: sglang
+        choices: [fail, warn, ignore]
+        default: fail
+      added:
+        description: An undeclared file that the baseline does not have.
+        type: str
+        choices: [fail, warn, ignore]
+        default: fail
+      missing:
+        description: An undeclared file of the baseline that is not there.
+        type: str
+        choices: [fail, warn, ignore]
+        default: fail
+      unmodified:
+        description: A declared file that equals the baseline.
+        type: str
+        choices: [fail, warn, ignore]
+        default: fail
+      version:
+        description:
+          - A C(__version__) of the package that is not that of its dist-info directory, or not O(version).
+          - With V(fail), nothing else is compared then. Otherwise a V(wheel) is chosen by what the package says itself.
+        type: str
+        choices: [fail, warn, ignore]
+        default: fail
+      backups:
+        description: An added file that matches O(baseline.patterns). Not looked at where they are the baseline.
+        type: str
+        choices: [fail, warn, ignore]
+        default: fail
   native:
     description:
       - What the environment's native libraries must be. They are read without a CUDA toolkit and nothing of them is loaded.
@@ -198,7 +263,9 @@ options:
     description:
       - The version of the package that is expected. A local part such as C(+cu130) counts only where both versions have one.
       - Also without it, a C(__version__) of the package that differs from that of its dist-info directory fails in one check,
-        and nothing is compared with RECORD then.
+        and nothing is compared then. With V(snapshot) and V(backups), which do not depend on dist-info, that is a warning.
+      - Where O(baseline.distribution) names several, only those whose files differ too fail, since many packages state a version
+        that nobody keeps up to date.
     type: str
 """
 
@@ -238,6 +305,26 @@ EXAMPLES = r"""
         - sgl_kernel/**/*.so
         - files: sgl_kernel/sm100/*.so
           require_arch: [host]
+
+- name: Nothing in the environment differs from its wheels but the patch set, and the diffs are shown
+  ddtree.fleet.patch_assert:
+    root: /root/venv_sglang211
+    files: "{{ patched_files }}"
+    baseline:
+      kind: wheel
+      distribution: all
+      path: /srv/wheels
+    policy:
+      backups: ignore
+
+- name: A package that was copied over another version is what it is on the reference host
+  ddtree.fleet.patch_assert:
+    root: /root/venv_sglang211
+    files: []
+    baseline:
+      kind: snapshot
+      distribution: [sglang, sgl-kernel]
+      path: /root/MANIFEST.sha256
 """
 
 RETURN = r"""
@@ -275,25 +362,87 @@ failed_checks:
   type: int
   sample: 0
 inventory:
-  description: How the distribution differs from its baseline. Each list holds at most 200 names.
+  description: How the environment differs from its baseline. Each list holds at most 200 names, those of distributions included.
   returned: when O(baseline) is given and can be compared with
   type: dict
   contains:
     modified:
-      description: Files whose content is not the recorded one.
+      description: Files whose content is not that of the baseline.
       type: list
       elements: str
     missing:
-      description: Recorded files that are not there.
+      description: Files of the baseline that are not there.
       type: list
       elements: str
     added:
-      description: Files in the distribution's own packages that are not recorded.
+      description: Files that the baseline does not have.
       type: list
       elements: str
-    counts:
-      description: How many there are of each, and how many files are as recorded (C(equal)).
+    backups:
+      description: Files that it does not have and that are named as backups.
+      type: list
+      elements: str
+    unmodified:
+      description: Declared files that equal the baseline.
+      type: list
+      elements: str
+    unverified:
+      description: Files that the baseline lists without saying what must be in them, or in a way that nobody knows.
+      type: list
+      elements: str
+    undeclared:
+      description: The C(modified), C(added) and C(missing) files that O(files) does not name.
       type: dict
+      contains:
+        modified:
+          description: Those whose content differs.
+          type: list
+          elements: str
+        added:
+          description: Those that the baseline does not have.
+          type: list
+          elements: str
+        missing:
+          description: Those that are not there.
+          type: list
+          elements: str
+    counts:
+      description: How many there are of each, however many names are listed, and how many files are as in the baseline (C(equal)).
+      type: dict
+    distributions:
+      description: Each distribution, those that differ most first.
+      type: list
+      elements: dict
+      contains:
+        name:
+          description: Its name.
+          type: str
+        version:
+          description: Its version by its dist-info directory.
+          type: str
+        baseline:
+          description: What it was compared with, such as the file name of a wheel.
+          type: str
+        counts:
+          description: How many of its files are C(modified), C(missing), C(added), C(equal) and C(unverified).
+          type: dict
+drift:
+  description:
+    - How modified files differ, undeclared ones first. At most 20 files of 100 lines of 200 characters, without control
+      characters and what looks like a secret.
+  returned: when O(baseline) has contents to compare with, as wheels, directories and backups have
+  type: list
+  elements: dict
+  contains:
+    file:
+      description: The file, relative to site-packages.
+      type: str
+    baseline:
+      description: What it was compared with.
+      type: str
+    diff:
+      description: A unified diff, or why there is none.
+      type: str
 native:
   description: What the native libraries are.
   returned: when O(native) is given
@@ -362,14 +511,23 @@ native:
     not_verified: []
 versions:
   description: The distribution's version by its dist-info directory (C(dist_info)) and by its own files (C(package)).
-  returned: when O(baseline) is given and the distribution is installed
+  returned: when O(baseline) names one distribution and it is installed
   type: dict
   sample: {"dist_info": "0.5.11", "package": "0.5.11"}
 """
 
+from typing import Any, Mapping, Optional
+
 from ansible.module_utils.basic import AnsibleModule
+from ansible_collections.ddtree.fleet.plugins.module_utils._baseline.comparison import BASELINES, check_baseline
+from ansible_collections.ddtree.fleet.plugins.module_utils._baseline.model import (
+    FAIL,
+    LEVELS,
+    PATTERNS,
+    POLICIES,
+    Baseline,
+)
 from ansible_collections.ddtree.fleet.plugins.module_utils._native.request import parse_request
-from ansible_collections.ddtree.fleet.plugins.module_utils._patches.baselines import BASELINES, Baseline
 from ansible_collections.ddtree.fleet.plugins.module_utils._patches.declaration import parse_files, parse_rules
 from ansible_collections.ddtree.fleet.plugins.module_utils._patches.diffs import parse_diffs
 from ansible_collections.ddtree.fleet.plugins.module_utils._patches.environment import PatchError, find_environment
@@ -390,9 +548,16 @@ def main() -> None:
             "baseline": {
                 "type": "dict",
                 "options": {
-                    "kind": {"type": "str", "choices": sorted(BASELINES), "default": "record"},
-                    "distribution": {"type": "str", "default": "sglang"},
+                    "kind": {"type": "str", "choices": list(BASELINES), "default": "record"},
+                    "distribution": {"type": "list", "elements": "str", "default": ["sglang"]},
+                    "path": {"type": "path"},
+                    "patterns": {"type": "list", "elements": "str", "default": list(PATTERNS)},
                 },
+                "required_if": [("kind", name, ["path"]) for name, way in BASELINES.items() if way.needs_path],
+            },
+            "policy": {
+                "type": "dict",
+                "options": {what: {"type": "str", "choices": list(LEVELS), "default": FAIL} for what in POLICIES},
             },
             "native": {
                 "type": "dict",
@@ -406,14 +571,14 @@ def main() -> None:
             },
             "version": {"type": "str"},
         },
-        required_by={"version": ["baseline"]},
+        required_by={"version": ["baseline"], "policy": ["baseline"]},
         supports_check_mode=True,
     )
     given = module.params
     try:
         files, rules = parse_files(given["files"]), parse_rules(given["checks"])
         diffs = parse_diffs(given["diffs"])
-        baseline = Baseline(version=given["version"], **given["baseline"]) if given["baseline"] else None
+        baseline = _baseline(given)
         native = parse_request(given["native"]) if given["native"] else None
         environment = find_environment(given["root"], given["site_packages"], given["interpreter"])
         verdict = assert_patches(environment, files, rules, given["compile"], baseline, diffs, native)
@@ -425,6 +590,22 @@ def main() -> None:
     if failed:
         module.fail_json(msg=failed, **verdict.result())
     module.exit_json(changed=False, **verdict.result())
+
+
+def _baseline(given: Mapping[str, Any]) -> Optional[Baseline]:
+    asked = given["baseline"]
+    if not asked:
+        return None
+    baseline = Baseline(
+        asked["kind"],
+        asked["distribution"],
+        given["version"],
+        asked["path"],
+        asked["patterns"],
+        given["policy"] or {},
+    )
+    check_baseline(baseline)
+    return baseline
 
 
 if __name__ == "__main__":

@@ -13,7 +13,7 @@ import venv
 from pathlib import Path
 from typing import Any, Dict, List, Optional
 
-from ansible_collections.ddtree.fleet.plugins.module_utils._patches.baselines import Baseline
+from ansible_collections.ddtree.fleet.plugins.module_utils._baseline.model import Baseline
 from ansible_collections.ddtree.fleet.plugins.module_utils._patches.declaration import parse_files, parse_rules
 from ansible_collections.ddtree.fleet.plugins.module_utils._patches.diffs import parse_diffs
 from ansible_collections.ddtree.fleet.plugins.module_utils._patches.environment import find_environment
@@ -90,10 +90,7 @@ class Fake:
         return assert_patches(environment, declared, rules, compile_files, baseline, parse_diffs(diffs or []))
 
 
-RECORD = Baseline("record", "sglang")
-SPEC = "sglang/srt/spec_info.py"
-
-
+RECORD = Baseline("record", ["sglang"])
 SPEC = "sglang/srt/spec_info.py"
 
 

@@ -14,6 +14,7 @@ import re
 from dataclasses import dataclass, field
 from typing import Any, Dict, List, NamedTuple, Sequence, Tuple
 
+from ansible_collections.ddtree.fleet.plugins.module_utils._baseline.model import show_name
 from ansible_collections.ddtree.fleet.plugins.module_utils._gpu_host import HostError
 from ansible_collections.ddtree.fleet.plugins.module_utils._native.architectures import Architecture
 from ansible_collections.ddtree.fleet.plugins.module_utils._native.cuobjdump import (
@@ -40,7 +41,6 @@ from ansible_collections.ddtree.fleet.plugins.module_utils._native.host import (
 from ansible_collections.ddtree.fleet.plugins.module_utils._native.request import Group, Request
 from ansible_collections.ddtree.fleet.plugins.module_utils._patches.environment import Environment
 from ansible_collections.ddtree.fleet.plugins.module_utils._patches.verdict import NAMES_IN_MESSAGE
-from ansible_collections.ddtree.fleet.plugins.module_utils._record import show_name
 from ansible_collections.ddtree.fleet.plugins.module_utils._verdict import Check
 
 FILES_SHOWN, NAME_SHOWN = 200, 255

@@ -16,6 +16,7 @@ import posixpath
 import stat
 from typing import Any, Dict, Iterator, List, Mapping, NamedTuple, Sequence, Set
 
+from ansible_collections.ddtree.fleet.plugins.module_utils._baseline.model import show_name
 from ansible_collections.ddtree.fleet.plugins.module_utils._patches.declaration import (
     malformed_path,
     parse_number,
@@ -42,7 +43,6 @@ from ansible_collections.ddtree.fleet.plugins.module_utils._patches.unified impo
     FileChange,
     parse_diff,
 )
-from ansible_collections.ddtree.fleet.plugins.module_utils._record import show_name
 from ansible_collections.ddtree.fleet.plugins.module_utils._verdict import Check
 
 DIFF_KEYS = ("name", "text", "src", "strip", "directory")

@@ -20,6 +20,7 @@ from ansible_collections.ddtree.fleet.plugins.module_utils._patches.unified impo
 
 APPLIED, ABSENT, PARTIAL, CONFLICTING = "applied", "absent", "partial", "conflicting"
 MAX_LINES = 1_000_000  # of a file and its hunks together; there are 1,114,112 characters
+LEAST = 2  # lines that tell another place than the diff's; one alone may stand anywhere
 TRIES = 5  # places where a partial hunk is looked for, and
 WAYS = 8  # ways to read its lines there that are followed, so that many equal lines cost no time
 SHOWN = 60
@@ -160,8 +161,11 @@ def _anchors(text: str, sides: Sequence[_Sides]) -> Dict[int, _Place]:
     for index, one in enumerate(sides):
         found = [(state, text.find(one.side(state))) for state in (APPLIED, ABSENT) if one.old and one.new]
         there = [(state, start) for state, start in found if start >= 0]
-        if len(there) == 1 and text.rfind(one.side(there[0][0])) == there[0][1]:
-            places.append((index, one.place(*there[0])))
+        if len(there) != 1:
+            continue
+        place = one.place(*there[0])
+        if place.end - place.start >= LEAST and text.rfind(one.side(place.state)) == place.start:
+            places.append((index, place))
     kept: Dict[int, _Place] = {}
     order: List[int] = []
     for index, place in sorted(places, key=lambda item: abs(item[1].start - sides[item[0]].hunk.new_start)):
@@ -203,9 +207,13 @@ class _Search:
             return self._without_context(new, old)
         if new is None or old is None:
             state, start = (APPLIED, new) if old is None else (ABSENT, old)
-            return None if start is None else self.one.place(state, start)
-        if (new == self.at_new) != (old == self.at_old):
-            return self.one.place(APPLIED, new) if new == self.at_new else self.one.place(ABSENT, old)
+            is_told = len(self.one.side(state)) >= LEAST or start == (self.at_new if state == APPLIED else self.at_old)
+            return None if start is None or not is_told else self.one.place(state, start)
+        is_new, is_old = new == self.at_new, old == self.at_old
+        if is_new and is_old and new != old:
+            is_new, is_old = new == self.one.hunk.new_start, old == self.one.hunk.old_start
+        if is_new != is_old:
+            return self.one.place(APPLIED, new) if is_new else self.one.place(ABSENT, old)
         return self._longer(new, old)
 
     def _nearest(self, side: str, expected: int) -> Optional[int]:
@@ -235,21 +243,20 @@ class _Search:
         longer = APPLIED if len(one.new) > len(one.old) else ABSENT
         start, inner = (new, old) if longer == APPLIED else (old, new)
         side, shorter = one.side(longer), one.side(ABSENT if longer == APPLIED else APPLIED)
-        end = start + len(side)
-        if inner == start and not one.after:
-            is_again = self.text.startswith(side[len(shorter) :], end)
-        elif inner + len(shorter) == end and not one.changes[0].before:
-            changed = side[: len(side) - len(shorter)]
-            is_again = start >= len(changed) and self.text.startswith(changed, start - len(changed))
-        else:
+        end, lead = start + len(side), side[: max(inner - start, 0)]
+        tail = side[len(lead) + len(shorter) :]
+        if inner < start or inner + len(shorter) > end or (lead and one.changes[0].before) or (tail and one.after):
             return None
+        is_again = (tail and self.text.startswith(tail, end)) or (lead and self.text.endswith(lead, 0, start))
         return None if is_again else one.place(longer, start)
 
     def otherwise(self, lines: Sequence[bytes]) -> Finding:
         """What is to be said of a hunk that has no place."""
         if self._nearest(self.one.new, self.at_new) is None and self._nearest(self.one.old, self.at_old) is None:
             return self._partial() or self._conflict(lines)
-        detail = "its lines stand there, but new and old cannot be told apart; make the diff with more context"
+        detail = (
+            "its lines stand there, but not so that one place and state can be told; make the diff with more context"
+        )
         return Finding(CONFLICTING, min(self.at_new, len(lines)) + 1, 0, detail)
 
     def _partial(self) -> Optional[Finding]:

@@ -8,9 +8,10 @@ from __future__ import annotations
 import os
 from typing import Dict, Mapping, Optional, Sequence, Set, Tuple
 
+from ansible_collections.ddtree.fleet.plugins.module_utils._baseline.comparison import compare
+from ansible_collections.ddtree.fleet.plugins.module_utils._baseline.model import Baseline, show_name
 from ansible_collections.ddtree.fleet.plugins.module_utils._native.proof import prove
 from ansible_collections.ddtree.fleet.plugins.module_utils._native.request import Request
-from ansible_collections.ddtree.fleet.plugins.module_utils._patches.baselines import BASELINES, Baseline
 from ansible_collections.ddtree.fleet.plugins.module_utils._patches.declaration import Rule
 from ansible_collections.ddtree.fleet.plugins.module_utils._patches.diffs import (
     Diff,
@@ -25,7 +26,6 @@ from ansible_collections.ddtree.fleet.plugins.module_utils._patches.environment 
 )
 from ansible_collections.ddtree.fleet.plugins.module_utils._patches.kinds import KINDS, Source
 from ansible_collections.ddtree.fleet.plugins.module_utils._patches.verdict import NAMES_IN_MESSAGE, Verdict
-from ansible_collections.ddtree.fleet.plugins.module_utils._record import show_name
 from ansible_collections.ddtree.fleet.plugins.module_utils._syntax import InterpreterError, Syntax, read_syntax
 from ansible_collections.ddtree.fleet.plugins.module_utils._verdict import Check
 
@@ -58,7 +58,7 @@ def assert_patches(
     verdict.checks += check_diffs(environment, diffs)
     if baseline:
         declared = list(dict.fromkeys([*patched, *gone_files(diffs)]))
-        BASELINES[baseline.kind](environment, baseline, declared, verdict)
+        compare(environment, baseline, declared, verdict)
     if native:
         proof = prove(environment, native)
         verdict.checks += proof.checks

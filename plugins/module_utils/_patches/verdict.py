@@ -21,6 +21,7 @@ class Verdict:
     checks: List[Check] = field(default_factory=list)
     warnings: List[str] = field(default_factory=list)
     inventory: Optional[Dict[str, Any]] = None
+    drift: Optional[List[Dict[str, str]]] = None
     versions: Optional[Dict[str, Optional[str]]] = None
     native: Optional[Dict[str, Any]] = None
 
@@ -31,6 +32,8 @@ class Verdict:
         }
         if self.inventory is not None:
             result["inventory"] = self.inventory
+        if self.drift is not None:
+            result["drift"] = self.drift
         if self.versions is not None:
             result["versions"] = self.versions
         if self.native is not None:

@@ -66,9 +66,11 @@ def test_a_patched_environment_passes(run_module: RunModule, root: Path, check: 
         "defines 'tree'",
         "calls 'tree'",
         "version",
-        "undeclared",
-        "unmodified",
+        "modified",
+        "added",
         "missing",
+        "unmodified",
+        "backups",
     ]
     assert result["checks"][2] == {
         "name": "defines 'tree'",
@@ -94,11 +96,11 @@ def test_an_unpatched_environment_fails_with_all_that_is_wrong(run_module: RunMo
     assert (result["rc"], result["failed_checks"]) == (1, 3)
     assert result.get("changed", False) is False
     assert result["msg"].splitlines() == [
-        f"patches gate failed for {root}: 3 of 8 checks",
+        f"patches gate failed for {root}: 3 of 10 checks",
         "- defines 'tree' in sglang/patched.py: expected exactly 1, found 0",
         "- calls 'tree' in sglang/patched.py: expected exactly 1, found 0",
-        "- unmodified: expected every declared file to differ from RECORD, found 1: sglang/patched.py "
-        "(these are the wheel's own: the patch is not applied)",
+        "- unmodified: expected every declared file to differ from RECORD of sglang-0.5.11.dist-info, "
+        "found 1: sglang/patched.py (these are as they were before: the patch is not applied)",
     ]
 
 
@@ -137,8 +139,8 @@ def test_a_diff_is_proved_and_its_files_are_declared(run_module: RunModule, root
     assert result["msg"].splitlines()[1:] == [
         "- tree: hunk 1 of patched.py in sglang/patched.py:1: expected applied, found absent: the old text stands at line 1 "
         "(the patch is not applied here)",
-        "- unmodified: expected every declared file to differ from RECORD, found 1: sglang/patched.py "
-        "(these are the wheel's own: the patch is not applied)",
+        "- unmodified: expected every declared file to differ from RECORD of sglang-0.5.11.dist-info, "
+        "found 1: sglang/patched.py (these are as they were before: the patch is not applied)",
     ]
 
 
@@ -168,7 +170,26 @@ def test_what_cannot_be_done_is_one_message(run_module: RunModule, root: Path) -
         "diffs[0] (tree): line 4: the header counts 2 old and 6 new lines, 2 and 5 are there; the diff is cut short"
     )
     assert said(root="/nowhere", files=["a.py"]) == "root /nowhere: no such directory"
-    assert "value of kind must be one of: record, got: wheel" in said(baseline={"kind": "wheel"})
+    assert "value of kind must be one of: record, wheel, snapshot, backups, got: x" in said(baseline={"kind": "x"})
+    for kind in ("wheel", "snapshot"):
+        missing = f"kind is {kind} but all of the following are missing: path found in baseline"
+        assert said(baseline={"kind": kind}) == missing
+    assert said(policy={}) == "missing parameter(s) required by 'policy': baseline"
+    assert said(baseline={"path": "/x"}) == "baseline.path is for kinds wheel and snapshot, not for record"
+    assert said(baseline={"distribution": ["all", "torch"]}) == (
+        "baseline.distribution: all includes the others, so nothing can stand beside it"
+    )
+    assert said(baseline={"distribution": []}) == (
+        "baseline.distribution names none; give a name, a list of names, or all"
+    )
+    assert said(baseline={"distribution": "all"}, version="1") == (
+        "version is for one distribution, but baseline.distribution names more"
+    )
+    for pattern in ("orig", "*", "*/x.orig"):
+        assert said(baseline={"kind": "backups", "patterns": [pattern]}) == (
+            f"baseline.patterns: {pattern!r} does not say how a backup is named; "
+            "it must be like *.orig, with * for the name of the file"
+        )
 
 
 def test_native_libraries_are_held_against_what_is_asked(run_module: RunModule, root: Path) -> None:
@@ -189,3 +210,20 @@ def test_native_libraries_are_held_against_what_is_asked(run_module: RunModule, 
     ]
     result = run_module("patch_assert", {"root": str(root), "native": {"files": [{"files": "*.so", "arch": "sm_90"}]}})
     assert result["msg"] == "native.files[0]: unknown key arch; known are files, require_arch"
+
+
+def test_a_policy_lets_a_difference_pass_with_a_warning_and_shows_it(run_module: RunModule, root: Path) -> None:
+    (site,) = root.glob("lib/python3.*/site-packages")
+    (site / "sglang" / "patched.py.orig").write_text(STOCK["sglang/patched.py"])
+    (site / "sglang" / "__init__.py").write_text("x = 1\n")
+    (site / "sglang" / "__init__.py.orig").write_text("")
+    baseline = {"kind": "backups", "distribution": "sglang"}
+    failed = run_module("patch_assert", declaration(root, baseline=baseline))
+    assert (failed["rc"], failed["failed_checks"]) == (1, 1)
+    warned = run_module("patch_assert", declaration(root, baseline=baseline, policy={"modified": "warn"}))
+    assert (warned["rc"], warned["inventory"]) == (0, failed["inventory"])
+    said = "no undeclared file whose content differs from backups, found 1: sglang/__init__.py"
+    assert any(said in str(warning) for warning in warned["warnings"])
+    assert warned["drift"] == failed["drift"]
+    assert [one["file"] for one in warned["drift"]] == ["sglang/__init__.py", "sglang/patched.py"]
+    assert "-def stock():\n" in warned["drift"][1]["diff"]

@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import Any, Dict, List
 
 import pytest
+from ansible_collections.ddtree.fleet.plugins.module_utils._baseline.model import Baseline
 from ansible_collections.ddtree.fleet.plugins.module_utils._patches import diffs as diffs_module
-from ansible_collections.ddtree.fleet.plugins.module_utils._patches.baselines import Baseline
 from ansible_collections.ddtree.fleet.plugins.module_utils._patches.diffs import parse_diffs
 from ansible_collections.ddtree.fleet.plugins.module_utils._patches.environment import PatchError
 from ansible_collections.ddtree.fleet.tests.unit.patched import SPEC, Fake, failed, git
@@ -219,6 +219,21 @@ def test_binary_files_are_proved_by_their_blob_id(fake: Fake, change: Change) ->
     assert "make the diff anew" in said(fake, text)[0]
 
 
+def test_the_blob_id_decides_where_equal_lines_leave_it_open(fake: Fake, change: Change) -> None:
+    old, new = b"x = 1\n" * 9, b"x = 1\n" * 10
+    change.before(FILE, old)
+    change.after(FILE, new)
+    header = change.diff(FILE).partition("@@")[0]
+    hunk = "@@ -3,4 +3,5 @@\n x = 1\n x = 1\n+x = 1\n x = 1\n x = 1\n"
+    assert not failed(fake.look(diffs=[{"text": header + hunk}]))
+    change.after(FILE, old)
+    assert "found absent: the old text stands at line 5" in said(fake, header + hunk)[0]
+    for content in (old, new):
+        change.after(FILE, content)
+        without = header[header.index("---") :] + hunk
+        assert "found conflicting: its lines stand there, but not so that" in said(fake, without)[0]
+
+
 def test_links_are_proved_by_their_target(fake: Fake, change: Change) -> None:
     (fake.site / "sglang/link").symlink_to("srt")
     text = change.diff("sglang/link")
@@ -264,11 +279,11 @@ def test_files_of_diffs_count_as_declared(fake: Fake, change: Change) -> None:
     (fake.site / "tools/tag.py").unlink()
     change.after(FILE, b"new = 1\n")
     text = change.diff(SPEC, FILE, "tools/tag.py", options="--no-renames")
-    record = Baseline("record", "sglang")
+    record = Baseline("record", ["sglang"])
     assert not failed(fake.look(diffs=[{"text": text}], baseline=record))
-    assert [one.split(":")[0] for one in failed(fake.look(baseline=record))] == ["undeclared", "missing"]
+    assert [one.split(":")[0] for one in failed(fake.look(baseline=record))] == ["modified", "added", "missing"]
     change.after("sglang/other.py", b"")
-    assert [one.split(":")[0] for one in failed(fake.look(diffs=[{"text": text}], baseline=record))] == ["undeclared"]
+    assert [one.split(":")[0] for one in failed(fake.look(diffs=[{"text": text}], baseline=record))] == ["added"]
 
 
 def test_files_that_may_not_be_large_are_not_read(fake: Fake, change: Change, monkeypatch: pytest.MonkeyPatch) -> None:

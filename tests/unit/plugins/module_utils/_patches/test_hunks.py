@@ -146,14 +146,18 @@ def test_insertions_and_deletions_at_both_ends(make: Make) -> None:
         (lines, [b"top\n", *lines]),
         (lines, [*lines, b"end\n"]),
         (lines, [*lines, b"end"]),
+        (lines[:4], [b"top\n", *lines[:4], b"end\n"]),
         (lines, [b"x\n"]),
         ([*lines[:-1], b"no end"], [*lines[:-1], b"no end\n"]),
     ]
     for old, new in cases + [(new, old) for old, new in cases]:
         for context in (0, 3):
             hunks = make(b"".join(old), b"".join(new), context)
-            assert states(b"".join(new), hunks) == ["applied"]
-            assert states(b"".join(old), hunks) == ["absent"]
+            assert set(states(b"".join(new), hunks)) == {"applied"}
+            assert set(states(b"".join(old), hunks)) == {"absent"}
+        if min(len(old), len(new)) > 1:
+            assert set(states(b"".join([b"above 1\n", b"above 2\n", *new]), hunks)) == {"applied"}
+            assert set(states(b"".join([b"above 1\n", b"above 2\n", *old]), hunks)) == {"absent"}
 
 
 def test_a_repeated_block_counts_at_its_own_place(make: Make) -> None:
@@ -181,6 +185,23 @@ def test_one_more_of_many_equal_lines_is_told_by_its_place_or_not_at_all(make: M
     assert known.state == "conflicting"
 
 
+def test_the_place_decides_where_a_later_hunk_would_allow_both(make: Make) -> None:
+    old = [*numbered(4), b"return\n", b"return\n", b"end\n", *numbered(30)]
+    new = [*old[:5], *old[6:20], b"new\n", *old[20:]]
+    hunks = make(b"".join(old), b"".join(new), 1)
+    assert states(b"".join(new), hunks) == ["applied", "applied"]
+    assert states(b"".join(old), hunks) == ["absent", "absent"]
+
+
+def test_the_end_of_a_file_is_told_after_hunks_that_are_absent(make: Make) -> None:
+    old = numbered(40)
+    new = [*old[:10], *[b"new\n"] * 6, *old[10:-1]]
+    hunks = make(b"".join(old), b"".join(new), 3)
+    moved = [b"above\n"] * 6 + old
+    assert judge(b"".join(moved), hunks) == [Finding("absent", 17, 6), Finding("absent", 46, 6)]
+    assert states(b"".join([b"above\n"] * 6 + new), hunks) == ["applied", "applied"]
+
+
 def test_the_blob_decides_what_lines_cannot(make: Make) -> None:
     old = [b"pass\n"] * 20
     new = [b"pass\n"] * 21
@@ -205,6 +226,16 @@ def test_lines_without_context_prove_something_at_their_place_only(make: Make) -
     assert states(b"".join(new), hunks) == ["applied", "applied"]
     assert states(b"".join(old), hunks) == ["conflicting", "absent"]
     assert states(b"".join([b"x\n", *new]), hunks) == ["conflicting", "applied"]
+
+
+def test_one_line_elsewhere_proves_nothing(make: Make) -> None:
+    old, new = numbered(30), numbered(30)
+    new[10] = b"common\n"
+    hunks = make(b"".join(old), b"".join(new), 0)
+    other = [*numbered(20), b"common\n"]
+    other[10] = b"something else\n"
+    assert states(b"".join(other), hunks) == ["conflicting"]
+    assert states(b"".join(new), hunks) == ["applied"]
 
 
 def test_hunks_count_in_their_order_and_once(make: Make) -> None:

@@ -13,7 +13,10 @@ from pathlib import Path
 from typing import Union
 
 import pytest
-from ansible_collections.ddtree.fleet.plugins.module_utils import _record
+from ansible_collections.ddtree.fleet.plugins.module_utils._baseline.installed import Installed
+from ansible_collections.ddtree.fleet.plugins.module_utils._baseline.inventory import take_inventories
+from ansible_collections.ddtree.fleet.plugins.module_utils._baseline.model import Baseline
+from ansible_collections.ddtree.fleet.plugins.module_utils._baseline.record import RecordBaseline
 from ansible_collections.ddtree.fleet.plugins.module_utils._stream import environment, interpreter
 from ansible_collections.ddtree.fleet.plugins.module_utils._stream.relocation import (
     Move,
@@ -114,9 +117,11 @@ def test_launchers_and_records_are_as_pip_writes_them_there(
     assert launcher.startswith("#!/bin/sh\n'''exec' ") == ((first, place) != ("plain", "plain"))
     if first == place:
         assert launcher == from_pip.replace(str(built), str(tmp_path))
-    inventory = _record.take_inventory(str(new), site, _record.find_distribution(site, "hello"))
+    installed = Installed(str(new), site)
+    record = RecordBaseline(installed, Baseline("record", ["hello"])).reference(installed.find("hello"), ["1.0"])
+    (inventory,) = take_inventories(installed, [record], [None])
     assert (inventory.modified, inventory.missing) == ([], [])
-    assert {"../../../bin/hello", "../../../bin/hello-data", "hello.py"} <= inventory.equal
+    assert {"../../../bin/hello", "../../../bin/hello-data", "hello.py"} <= set(inventory.equal)
     assert {b"pyvenv.cfg", b"bin/activate", b"bin/hello"} < set(done.rewritten)
     for path, sha256 in done.rewritten.items():
         assert hashlib.sha256((new / os.fsdecode(path)).read_bytes()).hexdigest() == sha256
