@@ -18,7 +18,7 @@ TEMPLATE = re.compile(r"\{[{%#]")
 def inventory_yaml(value: Any) -> str:
     """YAML with the texts of several lines as blocks, and with those that look like templates marked as none."""
     try:
-        plain = yaml.safe_load(yaml.dump(value, Dumper=AnsibleDumper))
+        plain = yaml.safe_load(yaml.dump(value, Dumper=AnsibleDumper, sort_keys=False))
         return yaml.dump(plain, Dumper=_Dumper, sort_keys=False, allow_unicode=True, width=160, indent=2)
     except yaml.YAMLError as error:
         raise AnsibleFilterError(f"ddtree.fleet.inventory_yaml cannot write this value: {error}") from error

@@ -12,7 +12,7 @@ from ansible.parsing.dataloader import DataLoader
 from ansible.template import Templar, trust_as_template
 from ansible_collections.ddtree.fleet.plugins.filter.inventory_yaml import inventory_yaml
 
-DIFF = "diff --git a/a.py b/a.py\n--- a/a.py\n+++ b/a.py\n@@ -1,3 +1,3 @@\n\n-x = 1\n+x = {}\n \tend\n"
+DIFF = "diff --git a/a.py b/a.py\n--- a/a.py\n+++ b/a.py\n@@ -1,3 +1,3 @@\n\n-x = 1\n+x = {}\n end\n"
 
 
 def through_inventory(value: Any, folder: Path) -> Any:
