@@ -58,6 +58,7 @@ options:
             same C(WHEEL) file is taken.
           - For V(snapshot), another environment or release, its site-packages, an unpacked wheel, or a manifest that
             M(ddtree.fleet.manifest_sha256) or C(sha256sum) wrote at the top of an environment, in its site-packages or above.
+            One of C(sha256sum) lists no links, so none is an added one.
         type: path
       patterns:
         description:

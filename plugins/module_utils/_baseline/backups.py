@@ -55,7 +55,8 @@ class BackupsBaseline:
         oldest = {file: min(found, key=_age) for file, found in backups.items()}
         hashes = hash_tree(os.fsencode(self.installed.site), oldest.values())
         warnings = [
-            f"{show_name(file)} has {len(found)} backups; the oldest, {show_name(os.fsdecode(oldest[file].path))}, is its baseline"
+            f"{show_name(file)} has {len(found)} backups; "
+            f"the oldest, {show_name(os.fsdecode(oldest[file].path))}, is its baseline"
             for file, found in sorted(backups.items())
             if len(found) > 1
         ]
@@ -64,7 +65,7 @@ class BackupsBaseline:
             return read_beginning(os.path.join(self.installed.site, os.fsdecode(oldest[path].path)), limit)
 
         expected = {file: Expected("sha256", bytes.fromhex(hashes[entry.path])) for file, entry in oldest.items()}
-        return Reference("backups", expected, content, False, warnings)
+        return Reference("backups", expected, content, complete=False, warnings=warnings)
 
     def _entries(self, territory: Territory, files: Set[str]) -> List[Entry]:
         """Files in a territory, and beside modules that stand in site-packages itself."""

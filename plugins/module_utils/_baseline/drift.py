@@ -1,7 +1,7 @@
 # Copyright (c) 2026, the ddtree.fleet authors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""How files differ from what a baseline has, as unified diffs that people can read: bounded, and without control characters."""
+"""How files differ from what a baseline has: unified diffs that people can read, bounded, without control characters."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ def takes_long(before: Sequence[AnyStr], after: Sequence[AnyStr]) -> bool:
 
 
 def _pairs(before: Sequence[AnyStr], after: Sequence[AnyStr]) -> int:
-    """How many pairs of equal lines difflib goes through again and again; it leaves out lines that are frequent in a long text."""
+    """How many pairs of equal lines difflib goes through again and again; it leaves out the frequent ones of a long text."""
     counts = Counter(before)
     frequent = len(after) // 100 + 1 if len(after) >= 200 else len(after)
     return sum(number * counts[line] for line, number in Counter(after).items() if number <= frequent)

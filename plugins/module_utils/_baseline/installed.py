@@ -1,7 +1,7 @@
 # Copyright (c) 2026, the ddtree.fleet authors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""The distributions of a site-packages directory: what each lists, which directories are its own, and what version it says it is."""
+"""The distributions of a site-packages directory: what each lists, which directories are its own, and its version."""
 
 from __future__ import annotations
 
@@ -134,7 +134,7 @@ class Installed:
         return {path for one in self.distributions if not one.files for path in (one.dist_info, *one.packages)}
 
     def territory(self, distribution: Distribution, more: Iterable[str] = ()) -> Territory:
-        """The directories in which it (or what ``more`` lists) has files and nobody else, or of which it has the ``__init__.py``."""
+        """Directories in which it (or what ``more`` lists) has files and nobody else, or has the ``__init__.py``."""
         files = {*distribution.files, *more}
         others = {path for one in self.distributions if one.dist_info != distribution.dist_info for path in one.files}
         foreign = _directories(others)

@@ -55,7 +55,10 @@ class Inventory:
 def take_inventories(
     installed: Installed, references: Sequence[Reference], territories: Sequence[Optional[Territory]]
 ) -> List[Inventory]:
-    """One for each baseline, with what was added in its territory, if it has one; everything is hashed in one go. Raises TreeError or OSError for what cannot be read."""
+    """One for each baseline, with what was added in its territory, if it has one. Everything is hashed in one go.
+
+    Raises TreeError or OSError for what cannot be read.
+    """
     scanned = [scan_territory(installed, territory) for territory in territories]
     hashes = _hashes(installed.site, references, scanned)
     inventories = []
@@ -67,7 +70,8 @@ def take_inventories(
                 continue
             lists[_state(installed.site, path, reference, hashes)].append(path)
         if territory:
-            inventory.added = _added(seen, territory, reference.files)
+            counting = seen if reference.links else {path: one for path, one in seen.items() if one.kind == FILE}
+            inventory.added = _added(counting, territory, reference.files)
         inventories.append(inventory)
     return inventories
 

@@ -92,13 +92,14 @@ class Reference(NamedTuple):
     """What one baseline says of a distribution. Paths are relative to site-packages, also those outside it.
 
     ``content`` gives the beginning of a file as the baseline has it, where it has contents. Unless it is ``complete``, it says
-    nothing of files that it does not have.
+    nothing of files that it does not have, and without ``links`` nothing of links.
     """
 
     name: str
     files: Dict[str, Expected]
     content: Optional[Callable[[str, int], bytes]] = None
     complete: bool = True
+    links: bool = True
     warnings: Sequence[str] = ()
 
 

@@ -90,7 +90,8 @@ class RecordBaseline:
         if distribution.problem:
             raise distribution.problem
         warnings = [
-            f"{show_name(path)} was not verified: RECORD of {distribution.dist_info} has it hashed by {expected.unknown}, which is not known"
+            f"{show_name(path)} was not verified: RECORD of {distribution.dist_info} has it hashed by {expected.unknown}, "
+            "which is not known"
             for path, expected in distribution.files.items()
             if expected.unknown
         ]

@@ -51,6 +51,7 @@ class SnapshotBaseline:
         self.hashes: Dict[str, bytes] = {}
         self.paths: Dict[str, bytes] = {}  # of a directory, by where the file is in the environment
         self.other: Optional[Installed] = None
+        self.links = True
         if os.path.isdir(self.path):
             self.entries = self._read_directory()
         else:
@@ -73,12 +74,11 @@ class SnapshotBaseline:
             path: Expected(LINK, entry.target) if entry.kind == LINK else Expected("sha256", hashes[path])
             for path, entry in mine.items()
         }
-        return Reference(f"snapshot {show_name(self.path)}", files, self.content if self.other else None)
+        content = self.content if self.other else None
+        return Reference(f"snapshot {show_name(self.path)}", files, content, links=self.links)
 
     def content(self, path: str, limit: int) -> bytes:
-        return read_beginning(
-            os.path.join(os.fsencode(self.path), self.paths[path]).decode("utf-8", "surrogateescape"), limit
-        )
+        return read_beginning(os.path.join(self.path, os.fsdecode(self.paths[path])), limit)
 
     def _entries_of(self, distribution: Optional[Distribution]) -> Dict[str, Entry]:
         if distribution is None:
@@ -137,6 +137,7 @@ class SnapshotBaseline:
             ) from error
         except ManifestError as error:
             raise BaselineError(f"manifest {shown} {error}", "write it again from a good environment") from error
+        self.links = manifest.full
         names = {os.fsdecode(entry.path): entry for entry in manifest.entries if entry.kind != DIRECTORY}
         start = next((match for match in map(SITE.match, names) if match), None)
         entries = {}
@@ -161,7 +162,7 @@ def _counting(entries: Dict[str, Entry]) -> Dict[str, Entry]:
     return {
         path: entry
         for path, entry in entries.items()
-        if not (path.endswith(".pyc") or is_compiled(path) or is_installers(path))
+        if not (is_compiled(path) or is_installers(path) or (path.endswith(".pyc") and path[:-1] in entries))
     }
 
 
