@@ -10,8 +10,8 @@ module: patch_capture
 short_description: Write down the patch set of a working environment
 version_added: 0.1.0
 description:
-  - Compares an environment with a baseline and returns the declaration of all that differs, as M(ddtree.fleet.patch_assert)
-    takes it, so that nobody has to write it by hand.
+  - Compares an environment with O(baseline), which must be given, and returns the declaration of all that differs, as
+    M(ddtree.fleet.patch_assert) takes it, so that nobody has to write it by hand.
   - What it returns was proved on the environment itself before, with the same baseline and policy. It fails on an environment
     that is not patched, and on one where a single file was put back.
   - Nothing is written on the host. The same environment and baseline give the same declaration.
@@ -119,13 +119,15 @@ def main() -> None:
     module = AnsibleModule(
         argument_spec=ARGUMENTS,
         required_by=REQUIRED_BY,
-        required_one_of=[["baseline"]],
         supports_check_mode=True,
     )
     given = module.params
     try:
         baseline = parse_baseline(given)
-        assert baseline is not None
+        if baseline is None:
+            raise PatchError(
+                "baseline is missing; it says what the environment is compared with, such as kind wheel with a path"
+            )
         environment = find_environment(given["root"], given["site_packages"], given["interpreter"])
         captured = capture(environment, baseline, module.tmpdir)
         declared = captured.patch_set

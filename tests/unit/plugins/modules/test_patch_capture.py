@@ -82,7 +82,9 @@ def test_what_cannot_be_done_is_one_message(run_module: RunModule, source: Packa
         assert result["rc"] == 1
         return str(result["msg"])
 
-    assert said() == "one of the following is required: baseline"
+    assert said() == (
+        "baseline is missing; it says what the environment is compared with, such as kind wheel with a path"
+    )
     assert said(**asked(source)) == (
         f"{source.root}: nothing differs from its wheel baseline, so there is no patch set to capture; "
         "name the environment that is patched"
