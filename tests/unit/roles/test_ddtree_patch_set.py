@@ -17,8 +17,8 @@ from ansible_collections.ddtree.fleet.plugins.module_utils._patches.declaration 
 from ansible_collections.ddtree.fleet.plugins.module_utils._patches.unified import parse_diff
 
 ROOT = Path(__file__).resolve().parents[3]
-SHIPPED = yaml.safe_load((ROOT / "roles/verify/files/ddtree.yml").read_text(encoding="utf-8"))
-RULES = parse_rules(SHIPPED["patch_set"]["checks"])
+SHIPPED = yaml.safe_load((ROOT / "roles/ddtree/vars/main/patch_set.yml").read_text(encoding="utf-8"))
+RULES = parse_rules(SHIPPED["_ddtree_patch_set"]["checks"])
 SHOWN = {"literal": "{}", "defines": "def {}(", "calls": "{}("}
 
 
@@ -37,8 +37,8 @@ def occurrences(rule: Rule, text: str) -> int:
 
 
 def test_it_declares_the_files_that_the_patches_change() -> None:
-    assert parse_files(SHIPPED["patch_set"]["files"]) == sorted(sides("+"))
-    assert {rule.file for rule in RULES} <= set(SHIPPED["patch_set"]["files"])
+    assert parse_files(SHIPPED["_ddtree_patch_set"]["files"]) == sorted(sides("+"))
+    assert {rule.file for rule in RULES} <= set(SHIPPED["_ddtree_patch_set"]["files"])
 
 
 @pytest.mark.parametrize("rule", RULES, ids=lambda rule: f"{rule.file}-{rule.name}")
