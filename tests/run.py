@@ -28,7 +28,7 @@ MAX_SERVER_STARTS = 12  # of a real SGLang, which takes 20 s of both processors
 STARTS = Path(os.environ.get("DDTREE_CACHE", "")) / "server-starts"
 TYPED_TESTS = ("tests/faults", "tests/fleet", "tests/input", "tests/replay", "tests/run.py")
 FAULTS = (sys.executable, "tests/faults/faults.py")
-MOLECULE = ("adopt", "deploy", "faults", "refuse", "rollback", "stream")
+MOLECULE = ("adopt", "deploy", "faults", "refuse", "rollback", "stream", "verify")
 
 
 @dataclass(frozen=True)

@@ -16,6 +16,7 @@ description:
   - One run answers for everything that is declared. Nothing is imported from the environment and nothing is written.
   - Never reports a change. A malformed declaration is refused before anything is read.
 author: the ddtree.fleet authors (@ddtree)
+extends_documentation_fragment: [ddtree.fleet.environment]
 attributes:
   check_mode:
     description: Whether the module does in check mode what it does in a real run.
@@ -24,20 +25,6 @@ attributes:
     description: Whether the module shows what it changed. It changes nothing.
     support: none
 options:
-  root:
-    description: The environment to look at, such as a virtual environment or the directory of a release.
-    type: path
-    required: true
-  site_packages:
-    description:
-      - The directory of packages, absolute or relative to O(root).
-      - Without it, the only C(lib/python3.*/site-packages) below O(root) is taken.
-    type: path
-  interpreter:
-    description:
-      - The interpreter that compiles and parses, absolute or relative to O(root). Without it, C(bin/python) below O(root).
-      - It is started once for all files, with C(-I -B -S), and only if a file is to be compiled or parsed.
-    type: path
   files:
     description:
       - The patched files, relative to site-packages. Each must be there.
@@ -139,88 +126,6 @@ options:
       directory:
         description: A directory relative to site-packages that the diff's files are in, for diffs that were made elsewhere.
         type: str
-  baseline:
-    description:
-      - What the environment's packages are compared with. Every file of O(files) and O(diffs) must differ from it, and no other may.
-      - Compiled files do not count, except for one that stands alone outside C(__pycache__), since it is imported then.
-      - A file that the baseline does not list counts as added where it is in a directory in which only O(baseline.distribution)
-        has files, so that distributions may share a package such as C(nvidia).
-    type: dict
-    suboptions:
-      kind:
-        description:
-          - V(record) compares with the RECORD that pip or uv wrote when they installed the wheel. A distribution without one, an
-            editable install, and two of one name are refused.
-          - V(wheel) compares with the members of the wheel itself, read without unpacking it.
-          - V(snapshot) compares with a directory or a manifest of the environment as it should be.
-          - V(backups) compares files with the backups that stand beside them, and says nothing of files without one.
-          - Launchers outside site-packages are compared without the lines that name the interpreter, since those change with the
-            environment's place. Where the baseline has no contents, as V(record), one that differs is not verified.
-        type: str
-        choices: [record, wheel, snapshot, backups]
-        default: record
-      distribution:
-        description:
-          - The name of the distribution, or several. V(all) is every distribution in site-packages; what belongs to none counts
-            as added then.
-          - All spellings of a name are one. V(wheel), V(snapshot) and V(backups) also take a package that was copied there, without
-            a dist-info directory, by the name of its directory.
-        type: list
-        elements: str
-        default: [sglang]
-      path:
-        description:
-          - For V(wheel), a wheel or a folder of wheels. Of those with the name and version that is installed, the one that has the
-            same C(WHEEL) file is taken.
-          - For V(snapshot), another environment or release, its site-packages, an unpacked wheel, or a manifest that
-            M(ddtree.fleet.manifest_sha256) or C(sha256sum) wrote at the top of an environment, in its site-packages or above.
-            One of C(sha256sum) lists no links, so none is an added one.
-        type: path
-      patterns:
-        description:
-          - How backup files are named. Each pattern begins with C(*), which stands for the name of the file that was backed up.
-          - For V(backups), the oldest of several backups of one file is the baseline, by its modification time.
-          - For all other kinds, an added file that matches is judged by O(policy.backups) instead of O(policy.added).
-        type: list
-        elements: str
-        default: ['*.orig', '*.bak', '*.bak[0-9._-]*', '*~']
-  policy:
-    description:
-      - What each kind of finding means. V(warn) lets it pass with a warning, V(ignore) without. The result lists it in any case.
-    type: dict
-    suboptions:
-      modified:
-        description: An undeclared file whose content differs from the baseline.
-        type: str
-        choices: [fail, warn, ignore]
-        default: fail
-      added:
-        description: An undeclared file that the baseline does not have.
-        type: str
-        choices: [fail, warn, ignore]
-        default: fail
-      missing:
-        description: An undeclared file of the baseline that is not there.
-        type: str
-        choices: [fail, warn, ignore]
-        default: fail
-      unmodified:
-        description: A declared file that equals the baseline.
-        type: str
-        choices: [fail, warn, ignore]
-        default: fail
-      version:
-        description:
-          - A C(__version__) of the package that is not that of its dist-info directory, or not O(version).
-          - With V(fail), nothing else is compared then. Otherwise a V(wheel) is chosen by what the package says itself.
-        type: str
-        choices: [fail, warn, ignore]
-        default: fail
-      backups:
-        description: An added file that matches O(baseline.patterns). Not looked at where they are the baseline.
-        type: str
-        choices: [fail, warn, ignore]
-        default: fail
   native:
     description:
       - What the environment's native libraries must be. They are read without a CUDA toolkit and nothing of them is loaded.
@@ -260,14 +165,6 @@ options:
         description: Whether the libraries that are found must offer the symbol versions needed, such as C(GLIBC_2.38) and C(GLIBCXX_3.4.32).
         type: bool
         default: true
-  version:
-    description:
-      - The version of the package that is expected. A local part such as C(+cu130) counts only where both versions have one.
-      - Also without it, a C(__version__) of the package that differs from that of its dist-info directory fails in one check,
-        and nothing is compared then. With V(snapshot) and V(backups), which do not depend on dist-info, that is a warning.
-      - Where O(baseline.distribution) names several, only those whose files differ too fail, since many packages state a version
-        that nobody keeps up to date.
-    type: str
 """
 
 EXAMPLES = r"""
@@ -306,6 +203,7 @@ EXAMPLES = r"""
         - sgl_kernel/**/*.so
         - files: sgl_kernel/sm100/*.so
           require_arch: [host]
+
 - name: Nothing in the environment differs from its wheels but the patch set, and the diffs are shown
   ddtree.fleet.patch_assert:
     root: /root/venv_sglang211
@@ -516,16 +414,11 @@ versions:
   sample: {"dist_info": "0.5.11", "package": "0.5.11"}
 """
 
-from typing import Any, Mapping, Optional
-
 from ansible.module_utils.basic import AnsibleModule
-from ansible_collections.ddtree.fleet.plugins.module_utils._baseline.comparison import BASELINES, check_baseline
-from ansible_collections.ddtree.fleet.plugins.module_utils._baseline.model import (
-    FAIL,
-    LEVELS,
-    PATTERNS,
-    POLICIES,
-    Baseline,
+from ansible_collections.ddtree.fleet.plugins.module_utils._baseline.request import (
+    ARGUMENTS,
+    REQUIRED_BY,
+    parse_baseline,
 )
 from ansible_collections.ddtree.fleet.plugins.module_utils._native.request import parse_request
 from ansible_collections.ddtree.fleet.plugins.module_utils._patches.declaration import parse_files, parse_rules
@@ -537,28 +430,12 @@ from ansible_collections.ddtree.fleet.plugins.module_utils._patches.proof import
 def main() -> None:
     module = AnsibleModule(
         argument_spec={
-            "root": {"type": "path", "required": True},
-            "site_packages": {"type": "path"},
-            "interpreter": {"type": "path"},
+            **ARGUMENTS,
             "files": {"type": "list", "elements": "str", "default": []},
             "compile": {"type": "bool", "default": True},
             # The keys of a check or diff are judged by parse_rules and parse_diffs, which name a malformed one by its index.
             "checks": {"type": "list", "elements": "dict", "default": []},
             "diffs": {"type": "list", "elements": "dict", "default": []},
-            "baseline": {
-                "type": "dict",
-                "options": {
-                    "kind": {"type": "str", "choices": list(BASELINES), "default": "record"},
-                    "distribution": {"type": "list", "elements": "str", "default": ["sglang"]},
-                    "path": {"type": "path"},
-                    "patterns": {"type": "list", "elements": "str", "default": list(PATTERNS)},
-                },
-                "required_if": [("kind", name, ["path"]) for name, way in BASELINES.items() if way.needs_path],
-            },
-            "policy": {
-                "type": "dict",
-                "options": {what: {"type": "str", "choices": list(LEVELS), "default": FAIL} for what in POLICIES},
-            },
             "native": {
                 "type": "dict",
                 "options": {
@@ -569,17 +446,16 @@ def main() -> None:
                     "glibc": {"type": "bool", "default": True},
                 },
             },
-            "version": {"type": "str"},
         },
-        required_by={"version": ["baseline"], "policy": ["baseline"]},
+        required_by=REQUIRED_BY,
         supports_check_mode=True,
     )
     given = module.params
     try:
         files, rules = parse_files(given["files"]), parse_rules(given["checks"])
         diffs = parse_diffs(given["diffs"])
+        baseline = parse_baseline(given)
         native = parse_request(given["native"]) if given["native"] else None
-        baseline = _baseline(given)
         environment = find_environment(given["root"], given["site_packages"], given["interpreter"])
         verdict = assert_patches(environment, files, rules, given["compile"], baseline, diffs, native)
     except PatchError as error:
@@ -590,22 +466,6 @@ def main() -> None:
     if failed:
         module.fail_json(msg=failed, **verdict.result())
     module.exit_json(changed=False, **verdict.result())
-
-
-def _baseline(given: Mapping[str, Any]) -> Optional[Baseline]:
-    asked = given["baseline"]
-    if not asked:
-        return None
-    baseline = Baseline(
-        asked["kind"],
-        asked["distribution"],
-        given["version"],
-        asked["path"],
-        asked["patterns"],
-        given["policy"] or {},
-    )
-    check_baseline(baseline)
-    return baseline
 
 
 if __name__ == "__main__":

@@ -106,8 +106,48 @@ def check_baseline(baseline: Baseline) -> None:
             raise PatchError(f"baseline.patterns: {malformed_pattern(pattern)}")
 
 
+class Difference(NamedTuple):
+    """One file that differs: ``what`` is modified, added or missing, ``reference`` the baseline that has or lacks it."""
+
+    path: str
+    what: str
+    reference: Reference
+
+
 def compare(environment: Environment, baseline: Baseline, files: Sequence[str], verdict: Verdict) -> None:
     """Adds checks, warnings, inventory and drift to the verdict. Raises PatchError for what cannot be read."""
+    looked = _look(environment, baseline, verdict)
+    if looked and looked.compared:
+        _Judgement(baseline, files, verdict).judge(*looked)
+
+
+def differences(environment: Environment, baseline: Baseline, verdict: Verdict) -> List[Difference]:
+    """All that differs by path, backups of files left out. Why there is no baseline is a failed check of the verdict."""
+    looked = _look(environment, baseline, verdict)
+    found: Dict[str, Difference] = {}
+    for one, inventory in zip(looked.compared, looked.inventories) if looked else ():
+        for what in ("modified", "added", "missing"):
+            for path in inventory.lists()[what]:
+                found.setdefault(path, Difference(path, what, one.reference))
+    if looked and looked.compared:
+        for path in looked.alone:
+            found.setdefault(path, Difference(path, "added", looked.compared[0].reference))
+    if baseline.kind != "backups":
+        found = {
+            path: one for path, one in found.items() if one.what != "added" or not backed_up(path, baseline.patterns)
+        }
+    return [found[path] for path in sorted(found)]
+
+
+class _Looked(NamedTuple):
+    installed: Installed
+    compared: List[_Compared]
+    inventories: List[Inventory]
+    alone: Sequence[str]
+
+
+def _look(environment: Environment, baseline: Baseline, verdict: Verdict) -> Optional[_Looked]:
+    """What was found of every distribution; ``None`` where there is no baseline, which the verdict says then."""
     try:
         installed = Installed(environment.root, environment.site)
         compared = _references(installed, baseline, verdict)
@@ -118,13 +158,12 @@ def compare(environment: Environment, baseline: Baseline, files: Sequence[str], 
         alone = strays(installed, references) if apart else []
     except BaselineError as error:
         _no_baseline(baseline, ", ".join(baseline.distributions), error, verdict)
-        return
+        return None
     except TreeError as error:
         raise PatchError(str(error)) from error
     except OSError as error:
         raise PatchError(f"{show_name(str(error.filename))}: {error.strerror}") from error
-    if compared:
-        _Judgement(baseline, files, verdict).judge(installed, compared, inventories, alone)
+    return _Looked(installed, compared, inventories, alone)
 
 
 def _is_single(baseline: Baseline) -> bool:

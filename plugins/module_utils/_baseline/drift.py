@@ -9,7 +9,7 @@ import difflib
 import os
 import time
 from collections import Counter
-from typing import Dict, Iterator, List, Sequence, Tuple
+from typing import AnyStr, Dict, Iterator, List, Sequence, Tuple
 
 from ansible_collections.ddtree.fleet.plugins.module_utils._baseline.model import Reference, read_beginning, show_name
 from ansible_collections.ddtree.fleet.plugins.module_utils._secrets import Redactor
@@ -58,7 +58,7 @@ def _diff(name: str, before: bytes, after: bytes, redact: Redactor) -> str:
             return f"binary: {len(before)} bytes in the baseline, {len(after)} here"
         sides.append(text.split("\n"))
     lengths = [len(side) for side in sides]
-    if max(lengths) > COMPARED_LINES or _pairs(*sides) > PAIRS:
+    if takes_long(*sides):
         return f"not shown: {lengths[0]} lines in the baseline and {lengths[1]} here take too long to compare"
     lines: List[str] = []
     for line in difflib.unified_diff(sides[0], sides[1], f"a/{name}", f"b/{name}", lineterm=""):
@@ -69,7 +69,12 @@ def _diff(name: str, before: bytes, after: bytes, redact: Redactor) -> str:
     return "\n".join(lines)
 
 
-def _pairs(before: List[str], after: List[str]) -> int:
+def takes_long(before: Sequence[AnyStr], after: Sequence[AnyStr]) -> bool:
+    """Whether difflib would take more than seconds to compare these lines."""
+    return max(len(before), len(after)) > COMPARED_LINES or _pairs(before, after) > PAIRS
+
+
+def _pairs(before: Sequence[AnyStr], after: Sequence[AnyStr]) -> int:
     """How many pairs of equal lines difflib goes through again and again; it leaves out the frequent ones of a long text."""
     counts = Counter(before)
     frequent = len(after) // 100 + 1 if len(after) >= 200 else len(after)

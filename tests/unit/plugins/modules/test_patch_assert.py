@@ -192,23 +192,6 @@ def test_what_cannot_be_done_is_one_message(run_module: RunModule, root: Path) -
         )
 
 
-def test_a_policy_lets_a_difference_pass_with_a_warning_and_shows_it(run_module: RunModule, root: Path) -> None:
-    (site,) = root.glob("lib/python3.*/site-packages")
-    (site / "sglang" / "patched.py.orig").write_text(STOCK["sglang/patched.py"])
-    (site / "sglang" / "__init__.py").write_text("x = 1\n")
-    (site / "sglang" / "__init__.py.orig").write_text("")
-    baseline = {"kind": "backups", "distribution": "sglang"}
-    failed = run_module("patch_assert", declaration(root, baseline=baseline))
-    assert (failed["rc"], failed["failed_checks"]) == (1, 1)
-    warned = run_module("patch_assert", declaration(root, baseline=baseline, policy={"modified": "warn"}))
-    assert (warned["rc"], warned["inventory"]) == (0, failed["inventory"])
-    said = "no undeclared file whose content differs from backups, found 1: sglang/__init__.py"
-    assert any(said in str(warning) for warning in warned["warnings"])
-    assert warned["drift"] == failed["drift"]
-    assert [one["file"] for one in warned["drift"]] == ["sglang/__init__.py", "sglang/patched.py"]
-    assert "-def stock():\n" in warned["drift"][1]["diff"]
-
-
 def test_native_libraries_are_held_against_what_is_asked(run_module: RunModule, root: Path) -> None:
     (site,) = root.glob("lib/python3.*/site-packages")
     machine = {"x86_64": 62, "aarch64": 183}[os.uname().machine]
@@ -227,3 +210,20 @@ def test_native_libraries_are_held_against_what_is_asked(run_module: RunModule, 
     ]
     result = run_module("patch_assert", {"root": str(root), "native": {"files": [{"files": "*.so", "arch": "sm_90"}]}})
     assert result["msg"] == "native.files[0]: unknown key arch; known are files, require_arch"
+
+
+def test_a_policy_lets_a_difference_pass_with_a_warning_and_shows_it(run_module: RunModule, root: Path) -> None:
+    (site,) = root.glob("lib/python3.*/site-packages")
+    (site / "sglang" / "patched.py.orig").write_text(STOCK["sglang/patched.py"])
+    (site / "sglang" / "__init__.py").write_text("x = 1\n")
+    (site / "sglang" / "__init__.py.orig").write_text("")
+    baseline = {"kind": "backups", "distribution": "sglang"}
+    failed = run_module("patch_assert", declaration(root, baseline=baseline))
+    assert (failed["rc"], failed["failed_checks"]) == (1, 1)
+    warned = run_module("patch_assert", declaration(root, baseline=baseline, policy={"modified": "warn"}))
+    assert (warned["rc"], warned["inventory"]) == (0, failed["inventory"])
+    said = "no undeclared file whose content differs from backups, found 1: sglang/__init__.py"
+    assert any(said in str(warning) for warning in warned["warnings"])
+    assert warned["drift"] == failed["drift"]
+    assert [one["file"] for one in warned["drift"]] == ["sglang/__init__.py", "sglang/patched.py"]
+    assert "-def stock():\n" in warned["drift"][1]["diff"]
