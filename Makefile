@@ -31,8 +31,9 @@ test-long: input ## Everything in `test`, 900 more engine faults, and the benchm
 	@$(RUN) $(BIN)/python tests/run.py long
 
 .PHONY: bench
-bench: setup ## Transfers side by side with the peers, an hour; JSON in build/bench
+bench: setup ## Transfers and manifests side by side with the peers, an hour; JSON in build/bench
 	@$(RUN) $(BIN)/python tests/bench/transfer.py
+	@$(RUN) $(BIN)/python tests/bench/manifest.py
 
 .PHONY: lint
 lint: setup ## Linters only

@@ -46,7 +46,10 @@ LINT = (
     Step("ruff-format", ["ruff", "format", "--check", "."]),
     Step("mypy", ["env", "MYPYPATH=.collections", "mypy", "-p", "ansible_collections.ddtree.fleet.plugins"]),
     Step("mypy-tests", ["env", "MYPYPATH=.collections:tests/faults", "mypy", *TYPED_TESTS]),
-    Step("mypy-bench", ["env", "MYPYPATH=tests/bench:tests/fleet:tests/input", "mypy", "-m", "transfer"]),
+    Step(
+        "mypy-bench",
+        ["env", "MYPYPATH=tests/bench:tests/fleet:tests/input", "mypy", "-m", "transfer", "-m", "manifest"],
+    ),
     Step("yamllint", ["yamllint", "--strict", "."]),
     Step("ansible-lint", ["ansible-lint", "--offline", "--profile", "production", "--strict"]),
 )
@@ -65,6 +68,7 @@ LONG = (
     *FULL,
     Step("faults-long", [*FAULTS, "--count", "900", "--seed", "101"], 3600, counts=True),
     Step("bench", [sys.executable, "tests/bench/transfer.py"], 7200),
+    Step("bench-manifest", [sys.executable, "tests/bench/manifest.py"], 1800),
 )
 TIERS = {"lint": LINT, "fast": FAST, "full": FULL, "long": LONG}
 

@@ -4,7 +4,8 @@
 set -euo pipefail
 venv=$1
 root=$(cd "$(dirname "$0")/.." && pwd)
-packages=(systemd-container mmdebstrap openssh-client iproute2 patch util-linux procps rsync tar zstd xfsprogs btrfs-progs)
+packages=(systemd-container mmdebstrap openssh-client iproute2 patch util-linux procps rsync tar zstd xfsprogs btrfs-progs
+  rhash hashdeep)
 
 missing=()
 for package in "${packages[@]}"; do

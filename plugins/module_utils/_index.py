@@ -39,7 +39,8 @@ def index_path(directory: bytes) -> bytes:
 
 
 class HashIndex:
-    """Hashes by inode, kept in one file. A missing, damaged or foreign file is an empty index, never an error."""
+    """Hashes by inode, kept in one file. A missing, damaged or foreign file, one of another user's too, is an empty index,
+    never an error."""
 
     def __init__(self, path: bytes) -> None:
         self.path = path
@@ -48,6 +49,9 @@ class HashIndex:
         self._changed = False
         try:
             with open(path, "rb") as file:
+                st = os.fstat(file.fileno())
+                if st.st_uid != os.geteuid() or st.st_mode & 0o022:
+                    return
                 data = file.read()
         except OSError:
             return

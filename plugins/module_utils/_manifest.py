@@ -10,6 +10,12 @@ What such lines cannot say stands before them in records, which are comments to 
 
     #: format 1
     #: label <text>
+    #: time 2026-01-31T12:00:00Z          when this content was first written down, in UTC
+    #: commit <text>
+    #: command_line <text>
+    #: package <name><TAB><version>       this and the next two once for each
+    #: environment <name><TAB><value>
+    #: note <name><TAB><text>
     #: exclude <pattern>                  once for each
     #: tree <digest>                      the tree digest of all that is listed
     #: d <mode> ./<path>                  every directory
@@ -18,17 +24,19 @@ What such lines cannot say stands before them in records, which are comments to 
 
 In records, a backslash, control characters and bytes that are no UTF-8 are written ``\xNN``, and nothing else is. Other
 lines that begin with ``#`` are comments here too. A manifest without ``#: format`` lists files only, and only files are
-held against it.
+held against it. A new thing that a manifest says of itself is a field of Provenance.
 """
 
 from __future__ import annotations
 
+import hashlib
 import os
 import re
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Dict, Iterable, List, Mapping, NamedTuple, Optional, Sequence, Set, Tuple
 
 from ansible_collections.ddtree.fleet.plugins.module_utils._hashing import hash_tree
+from ansible_collections.ddtree.fleet.plugins.module_utils._index import HashIndex
 from ansible_collections.ddtree.fleet.plugins.module_utils._tree import (
     DIRECTORY,
     FILE,
@@ -43,10 +51,18 @@ from ansible_collections.ddtree.fleet.plugins.module_utils._tree import (
 
 FORMAT = b"1"
 FILE_MODE = 0o644
+MAX_BYTES = 256 << 20  # a million files
 SHOWN = 200
 IN_MESSAGE = 20
+NAME_SHOWN = 300
+LINES_NAMED = 5
+BOM = b"\xef\xbb\xbf"
 
 KIND_NAMES = {FILE: "a file", DIRECTORY: "a directory", LINK: "a link"}
+EMPTY = hashlib.sha256().hexdigest()
+OTHER_DIGESTS = {32: "MD5", 40: "SHA-1", 56: "SHA-224", 96: "SHA-384", 128: "SHA-512"}
+_OTHER_LINE = re.compile(rb"\\?([0-9a-fA-F]+)(?:  | \*).+", re.DOTALL)
+_TAGGED_LINE = re.compile(rb"\\?([A-Z][A-Z0-9/-]+) \(.+\) = [0-9a-fA-F]+", re.DOTALL)
 _FILE_LINE = re.compile(rb"(\\?)([0-9a-fA-F]{64})(?:  | \*)(.+)", re.DOTALL)
 _RECORD_ESCAPE = re.compile("[\x00-\x1f\x7f\\\\\udc80-\udcff]")
 _LINE_ESCAPES = {b"\\\\": b"\\", b"\\n": b"\n", b"\\r": b"\r"}
@@ -57,35 +73,66 @@ class ManifestError(Exception):
 
 
 @dataclass(frozen=True)
+class Provenance:
+    """What a manifest says of itself. ``time`` is when the content was first written down, such as 2026-01-31T12:00:00Z."""
+
+    label: str = ""
+    time: str = ""
+    commit: str = ""
+    command_line: str = ""
+    package: Mapping[str, str] = field(default_factory=dict)
+    environment: Mapping[str, str] = field(default_factory=dict)
+    note: Mapping[str, str] = field(default_factory=dict)
+
+    def records(self) -> List[bytes]:
+        lines = []
+        for name in TEXTS:
+            if getattr(self, name):
+                lines.append(_record(name.encode(), _escape_text(getattr(self, name))))
+        for name in TABLES:
+            for key, value in sorted(getattr(self, name).items()):
+                lines.append(_record(name.encode(), _escape_text(key) + b"\t" + _escape_text(value)))
+        return lines
+
+
+TEXTS = ("label", "time", "commit", "command_line")
+TABLES = ("package", "environment", "note")
+
+
+@dataclass(frozen=True)
 class Manifest:
     """What a manifest says. ``full`` ones list directories, links and modes too, not only files."""
 
     entries: List[Entry]
     hashes: Dict[bytes, str]
     full: bool = False
-    label: str = ""
+    provenance: Provenance = Provenance()
     exclude: List[str] = field(default_factory=list)
 
-    @property
-    def digest(self) -> str:
-        """The tree digest of all that is listed, empty where directories, links and modes are not."""
-        return tree_digest(self.entries, self.hashes) if self.full else ""
+    digest: str = ""  # the tree digest of all that is listed, empty where directories, links and modes are not
 
 
 class Difference(NamedTuple):
     path: bytes
     expected: str
     found: str
+    moved: bool = False  # then ``found`` is the path that has the content
 
     def sentence(self) -> str:
+        if self.moved:
+            return f"{show(self.path)} -> {self.found}"
         return f"{show(self.path)}: expected {self.expected}, found {self.found}"
 
 
 @dataclass(frozen=True)
 class Differences:
-    """How a tree differs from its manifest. ``changed`` holds files of other content and things of another kind."""
+    """How a tree differs from its manifest. ``changed`` holds files of other content and things of another kind.
+
+    ``moved`` are files that are missing at one path and extra at another, and in neither of those lists.
+    """
 
     missing: List[Difference] = field(default_factory=list)
+    moved: List[Difference] = field(default_factory=list)
     changed: List[Difference] = field(default_factory=list)
     extra: List[Difference] = field(default_factory=list)
     mode: List[Difference] = field(default_factory=list)
@@ -94,6 +141,7 @@ class Differences:
     def lists(self) -> Dict[str, List[Difference]]:
         return {
             "missing": self.missing,
+            "moved": self.moved,
             "changed": self.changed,
             "extra": self.extra,
             "mode": self.mode,
@@ -126,24 +174,29 @@ class Differences:
 
 
 def render(
-    entries: Iterable[Entry], hashes: Mapping[bytes, str], label: str = "", exclude: Sequence[str] = ()
+    entries: Iterable[Entry],
+    hashes: Mapping[bytes, str],
+    provenance: Provenance = Provenance(),
+    exclude: Sequence[str] = (),
+    digest: str = "",
 ) -> bytes:
-    """The manifest of a tree. The same tree, label and exclude give the same bytes, whenever and wherever it is called."""
+    """The manifest of a tree. The same tree, provenance and exclude give the same bytes, whenever and wherever it is called.
+
+    ``digest`` is the tree digest where the caller knows it already.
+    """
     entries = sorted(entries)
     lines = [
         b"# A ddtree.fleet manifest. Its files are checked with: sha256sum -c --strict",
         _record(b"format", FORMAT),
+        *provenance.records(),
     ]
-    if label:
-        lines.append(_record(b"label", _escape_record(label.encode("utf-8", "surrogateescape"))))
-    lines += [_record(b"exclude", _escape_record(pattern.encode("utf-8", "surrogateescape"))) for pattern in exclude]
-    lines.append(_record(b"tree", tree_digest(entries, dict(hashes)).encode()))
+    lines += [_record(b"exclude", _escape_text(pattern)) for pattern in exclude]
+    lines.append(_record(b"tree", (digest or tree_digest(entries, dict(hashes))).encode()))
     for entry in entries:
-        path = b"./" + _escape_record(entry.path)
         if entry.kind == LINK:
-            lines.append(_record(b"l", path + b"\t" + _escape_record(entry.target)))
+            lines.append(_record(b"l", b"./" + _escape_record(entry.path) + b"\t" + _escape_record(entry.target)))
         elif entry.kind == DIRECTORY or entry.mode != FILE_MODE:
-            lines.append(_record(entry.kind.encode(), b"%04o " % entry.mode + path))
+            lines.append(_record(entry.kind.encode(), b"%04o ./" % entry.mode + _escape_record(entry.path)))
     lines += [_file_line(entry.path, hashes[entry.path]) for entry in entries if entry.kind == FILE]
     return b"\n".join(lines) + b"\n"
 
@@ -155,6 +208,14 @@ def _record(name: bytes, value: bytes) -> bytes:
 def _escape_record(name: bytes) -> bytes:
     text = name.decode("utf-8", "surrogateescape")
     return _RECORD_ESCAPE.sub(lambda found: f"\\x{ord(found[0]) & 0xFF:02x}", text).encode()
+
+
+def _escape_text(text: str) -> bytes:
+    return _escape_record(text.encode("utf-8", "surrogateescape"))
+
+
+def _unescape_text(value: bytes) -> str:
+    return _unescape_record(value).decode("utf-8", "surrogateescape")
 
 
 def _unescape_record(value: bytes) -> bytes:
@@ -177,12 +238,19 @@ def _unescape_line(name: bytes) -> bytes:
     return re.sub(rb"\\.?", one, name, flags=re.DOTALL)
 
 
+def _brief(name: bytes) -> str:
+    """A name out of a manifest for a message, of bounded length."""
+    shown = show(name)
+    return shown if len(shown) <= NAME_SHOWN else shown[: NAME_SHOWN - 1] + "…"
+
+
 class _Reader:
     """Gathers what the lines of one manifest say."""
 
     def __init__(self) -> None:
         self.format = b""
-        self.label = ""
+        self.texts: Dict[str, str] = {}
+        self.tables: Dict[str, Dict[str, str]] = {name: {} for name in TABLES}
         self.exclude: List[str] = []
         self.tree = ""
         self.hashes: Dict[bytes, str] = {}
@@ -194,8 +262,6 @@ class _Reader:
 
     def read(self, number: int, line: bytes) -> None:
         """Take in one line; raises ValueError for a malformed one."""
-        if number == 1 and line.startswith(b"\xef\xbb\xbf"):
-            raise ValueError("begins with a byte order mark; save it as UTF-8 without one")
         if line.endswith(b"\r"):
             raise ValueError("ends with CR LF; convert the file to LF line ends")
         if line.startswith(b"#: "):
@@ -206,7 +272,7 @@ class _Reader:
     def _read_file(self, number: int, line: bytes) -> None:
         match = _FILE_LINE.fullmatch(line)
         if not match:
-            raise ValueError("is not '<64 hex digits>  <path>'")
+            raise ValueError(_what_else(line))
         name = _unescape_line(match[3]) if match[1] else match[3]
         path = self._new_path(number, name)
         self.hashes[path] = match[2].decode().lower()
@@ -215,14 +281,18 @@ class _Reader:
         name, _blank, value = record.partition(b" ")
         if name == b"format":
             if value != FORMAT:
-                raise ValueError(f"says format {show(value)}; only format {show(FORMAT)} is known")
+                raise ValueError(f"says format {_brief(value)}; only format {show(FORMAT)} is known")
             self.format = value
         elif not self.format:
             raise ValueError("is a record, but no '#: format 1' stands before it")
-        elif name == b"label":
-            self.label = _unescape_record(value).decode("utf-8", "surrogateescape")
+        elif name.decode("ascii", "replace") in TEXTS:
+            if name.decode() in self.texts:
+                raise ValueError(f"is a second {name.decode()}")
+            self.texts[name.decode()] = _unescape_text(value)
+        elif name.decode("ascii", "replace") in TABLES:
+            self._read_row(name.decode(), value)
         elif name == b"exclude":
-            self.exclude.append(_unescape_record(value).decode("utf-8", "surrogateescape"))
+            self.exclude.append(_unescape_text(value))
         elif name == b"tree":
             self.tree = value.decode("ascii", "replace")
         elif name == b"l":
@@ -233,7 +303,15 @@ class _Reader:
         elif name in (b"d", b"f"):
             self._read_mode(number, name, value)
         else:
-            raise ValueError(f"is an unknown record, {show(name)}")
+            raise ValueError(f"is an unknown record, {_brief(name)}")
+
+    def _read_row(self, table: str, value: bytes) -> None:
+        key, tab, text = value.partition(b"\t")
+        if not tab:
+            raise ValueError(f"is not '{table} <name><TAB><value>'")
+        if _unescape_text(key) in self.tables[table]:
+            raise ValueError(f"is a second {table} {_brief(key)}")
+        self.tables[table][_unescape_text(key)] = _unescape_text(text)
 
     def _read_mode(self, number: int, name: bytes, value: bytes) -> None:
         match = re.fullmatch(rb"(0[0-7]{3}) (.+)", value, re.DOTALL)
@@ -245,33 +323,32 @@ class _Reader:
             return
         path = _relative(path)
         if path in self.modes:
-            raise ValueError(f"gives a second mode for {show(path)}, after line {self.mode_lines[path]}")
+            raise ValueError(f"gives a second mode for {_brief(path)}, after line {self.mode_lines[path]}")
         self.modes[path], self.mode_lines[path] = mode, number
 
     def _new_path(self, number: int, name: bytes) -> bytes:
         path = _relative(name)
         if path in self.lines:
-            raise ValueError(f"lists {show(path)} again, after line {self.lines[path]}")
+            raise ValueError(f"lists {_brief(path)} again, after line {self.lines[path]}")
         self.lines[path] = number
         return path
 
     def manifest(self) -> Manifest:
         """Raises ManifestError when the lines do not make one manifest."""
-        for path, number in self.mode_lines.items():
-            if path not in self.hashes:
-                raise ManifestError(f"line {number} gives a mode for {show(path)}, which no line lists as a file")
         if not (self.lines or self.format):
             raise ManifestError("lists nothing")
         entries = [_entry(path, FILE, self.modes.get(path, FILE_MODE)) for path in self.hashes]
         entries += [_entry(path, DIRECTORY, mode) for path, mode in self.directories.items()]
         entries += [_entry(path, LINK, 0, target) for path, target in self.links.items()]
-        manifest = Manifest(sorted(entries), self.hashes, bool(self.format), self.label, self.exclude)
-        if manifest.full and manifest.digest != self.tree:
+        entries.sort()
+        digest = tree_digest(entries, self.hashes) if self.format else ""
+        if digest != self.tree:
             raise ManifestError(
-                f"has the tree digest {self.tree or 'of no tree'}, but its lines make {manifest.digest}; "
+                f"has the tree digest {self.tree or 'of no tree'}, but its lines make {digest}; "
                 "it was cut off or edited, so write it again from a good tree"
             )
-        return manifest
+        provenance = Provenance(**self.texts, **self.tables)  # type: ignore[arg-type]
+        return Manifest(entries, self.hashes, bool(self.format), provenance, self.exclude, digest)
 
 
 def _relative(name: bytes) -> bytes:
@@ -280,12 +357,12 @@ def _relative(name: bytes) -> bytes:
     if b"\0" in path:
         raise ValueError("holds a NUL character")
     if path.startswith(b"/"):
-        raise ValueError(f"lists the absolute path {show(path)}; paths must be relative to the tree")
+        raise ValueError(f"lists the absolute path {_brief(path)}; paths must be relative to the tree")
     parts = path.split(b"/")
     if b".." in parts:
-        raise ValueError(f"lists {show(path)}, which climbs out of the tree")
+        raise ValueError(f"lists {_brief(path)}, which climbs out of the tree")
     if b"" in parts or b"." in parts:
-        raise ValueError(f"lists {show(name)}, which is not the plain path of something in the tree")
+        raise ValueError(f"lists {_brief(name)}, which is not the plain path of something in the tree")
     return path
 
 
@@ -293,14 +370,71 @@ def _entry(path: bytes, kind: str, mode: int, target: bytes = b"") -> Entry:
     return Entry(path, kind, mode, 0, target, 0, 0, 0, 1)
 
 
+def _what_else(line: bytes) -> str:
+    """What is wrong with a line that is neither a comment nor a file's."""
+    tagged, other = _TAGGED_LINE.fullmatch(line), _OTHER_LINE.fullmatch(line)
+    if tagged:
+        return f"is the BSD form, '{show(tagged[1])} (<path>) = <digest>'; write it with 'sha256sum' without --tag"
+    if other:
+        length = len(other[1])
+        kind = f"an {OTHER_DIGESTS[length]} digest" if length in OTHER_DIGESTS else "a digest"
+        return f"has {kind} of {length} hex digits; a SHA-256 has 64, so write it with sha256sum"
+    return "is not '<64 hex digits>  <path>'"
+
+
+class _Problems:
+    """The malformed lines of one manifest: what is said of each, once, with the numbers of the lines it holds for."""
+
+    def __init__(self) -> None:
+        self.count = 0
+        self._lines: Dict[str, List[int]] = {}
+        self._more: Dict[str, int] = {}
+
+    def add(self, number: int, said: str) -> None:
+        self.count += 1
+        numbers = self._lines.get(said)
+        if numbers is None:
+            if len(self._lines) < IN_MESSAGE:
+                self._lines[said] = [number]
+        elif len(numbers) < LINES_NAMED:
+            numbers.append(number)
+        else:
+            self._more[said] = self._more.get(said, 0) + 1
+
+    def message(self) -> str:
+        if self.count == 1:
+            return self._sentences()[0]
+        shown = sum(len(numbers) for numbers in self._lines.values()) + sum(self._more.values())
+        rest = [f"and {self.count - shown} more"] if shown < self.count else []
+        return f"has {self.count} malformed lines\n" + "\n".join(f"- {line}" for line in [*self._sentences(), *rest])
+
+    def _sentences(self) -> List[str]:
+        sentences = []
+        for said, (first, *others) in self._lines.items():
+            also = ", ".join(map(str, others)) + (f" and {self._more[said]} more" if said in self._more else "")
+            sentences.append(f"line {first} {said}" + (f" (also line {also})" if also else ""))
+        return sentences
+
+
 def parse(data: bytes) -> Manifest:
-    """Read a manifest, of ours or of sha256sum; raises ManifestError naming the first malformed line by its number."""
-    reader = _Reader()
+    """Read a manifest, of ours or of sha256sum; raises ManifestError naming the malformed lines by their numbers."""
+    if len(data) > MAX_BYTES:
+        raise ManifestError(f"is larger than {MAX_BYTES >> 20} MiB, so it is no manifest of an environment")
+    reader, problems = _Reader(), _Problems()
+    if data.startswith(BOM):
+        problems.add(1, "begins with a byte order mark; save it as UTF-8 without one")
+        data = data[len(BOM) :]
     for number, line in enumerate(data.split(b"\n"), 1):
         try:
             reader.read(number, line)
         except ValueError as error:
-            raise ManifestError(f"line {number} {error}") from error
+            problems.add(number, str(error))
+    if not problems.count:
+        for path, number in reader.mode_lines.items():
+            if path not in reader.hashes:
+                problems.add(number, f"gives a mode for {_brief(path)}, which no line lists as a file")
+    if problems.count:
+        raise ManifestError(problems.message())
     return reader.manifest()
 
 
@@ -333,7 +467,38 @@ def compare(
     differences.missing.extend(
         Difference(path, KIND_NAMES[entry.kind], "nothing") for path, entry in expected.items() if path not in seen
     )
-    return differences
+    return _with_moves(differences, manifest.hashes, hashes)
+
+
+def _with_moves(differences: Differences, expected: Mapping[bytes, str], found: Mapping[bytes, str]) -> Differences:
+    """Missing files whose content stands at an extra path, one of the same name before others; an empty one only at such."""
+    named: Dict[Tuple[str, bytes], List[bytes]] = {}
+    unnamed: Dict[str, List[bytes]] = {}
+    for path in sorted((one.path for one in differences.extra if one.path in found), reverse=True):
+        named.setdefault((found[path], os.path.basename(path)), []).append(path)
+        if found[path] != EMPTY:
+            unnamed.setdefault(found[path], []).append(path)
+    moves: Dict[bytes, bytes] = {}
+    taken: Set[bytes] = set()
+    sources = [one.path for one in differences.missing if one.path in expected]
+    for choose in (
+        lambda path: named.get((expected[path], os.path.basename(path))),
+        lambda path: unnamed.get(expected[path]),
+    ):
+        for path in sources:
+            places = choose(path) if path not in moves else None
+            while places:
+                place = places.pop()
+                if place not in taken:
+                    taken.add(place)
+                    moves[path] = place
+                    break
+    return replace(
+        differences,
+        missing=[one for one in differences.missing if one.path not in moves],
+        moved=[Difference(path, "a file", show(moves[path]), moved=True) for path in sorted(moves)],
+        extra=[one for one in differences.extra if one.path not in taken],
+    )
 
 
 def place_in_tree(root: bytes, manifest: bytes) -> Optional[bytes]:
@@ -344,11 +509,16 @@ def place_in_tree(root: bytes, manifest: bytes) -> Optional[bytes]:
 
 
 def read_tree(
-    root: bytes, exclude: Sequence[str] = (), place: Optional[bytes] = None
+    root: bytes, exclude: Sequence[str] = (), place: Optional[bytes] = None, index: Optional[HashIndex] = None
 ) -> Tuple[List[Entry], Dict[bytes, str]]:
-    """Entries and hashes of a tree without what is excluded and without the manifest's own file; raises TreeError."""
+    """Entries and hashes of a tree without what is excluded and without the manifest's own file; raises TreeError.
+
+    ``index`` spares reading files that are as they were, and learns the others.
+    """
     entries = [entry for entry in scan(root, exclude) if entry.path != place]
-    return entries, hash_tree(root, entries)
+    if index is None:
+        return entries, hash_tree(root, entries)
+    return entries, hash_tree(root, entries, index.lookup, index.add)
 
 
 def _is_excluded(excluded: re.Pattern[bytes], path: bytes) -> bool:

@@ -151,7 +151,8 @@ def _adopted(store: Store, request: Request, release: str) -> Dict[str, Any]:
     store.write_meta(
         adopted, {**facts, "received_digest": digest, "installed_digest": digest, "adopted": True, "committed": now()}
     )
-    write_atomically(store.manifest_path(adopted), _manifest.render(entries, hashes, label=f"release {adopted}"))
+    provenance = _manifest.Provenance(label=f"release {adopted}")
+    write_atomically(store.manifest_path(adopted), _manifest.render(entries, hashes, provenance))
     if request.unit:
         store.save_unit(adopted, request.unit)
     store.adopt(adopted, request.actor)

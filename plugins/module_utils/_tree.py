@@ -17,7 +17,7 @@ import os
 import re
 import stat
 import threading
-from typing import Any, Callable, Dict, Iterable, Iterator, List, NamedTuple, Optional, Sequence
+from typing import Any, Dict, Iterable, Iterator, List, NamedTuple, Optional, Sequence
 
 IGNORED_NAME = b"__pycache__"
 HASH_SIZE = 256 << 10  # one read; small enough to stay in a processor's cache
@@ -126,15 +126,22 @@ def _entry(path: bytes, full: bytes, st: os.stat_result) -> Entry:
     return Entry(path, kind, mode, size, target, st.st_mtime_ns, st.st_ctime_ns, st.st_ino, st.st_nlink)
 
 
+# Not waiting, since what was a file when it was scanned may be a FIFO by now.
+_OPEN_FLAGS = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+
+
+def _open(full: bytes) -> int:
+    try:
+        return os.open(full, _OPEN_FLAGS)
+    except OSError as error:
+        raise TreeError(f"{show(full)}: {error.strerror}") from error
+
+
 @contextlib.contextmanager
 def open_scanned(root: bytes, entry: Entry) -> Iterator[int]:
     """A descriptor of a scanned file; raises TreeError when it is no longer the file that was scanned, before or after."""
     full = os.path.join(root, entry.path)
-    try:
-        # Not waiting, since what was a file when it was scanned may be a FIFO by now.
-        fd = os.open(full, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
-    except OSError as error:
-        raise TreeError(f"{show(full)}: {error.strerror}") from error
+    fd = _open(full)
     try:
         _check_unchanged(full, entry, os.fstat(fd))
         yield fd
@@ -153,10 +160,16 @@ def changed_while_read(full: bytes) -> TreeError:
 
 
 def hash_file(root: bytes, entry: Entry) -> str:
-    """SHA-256 of a scanned file, in hex."""
+    """SHA-256 of a scanned file, in hex. For many small files, so without what a context manager costs."""
     digest = hashlib.sha256()
-    with open_scanned(root, entry) as fd:
-        hash_into(digest, fd, entry.size, os.path.join(root, entry.path))
+    full = root + b"/" + entry.path
+    fd = _open(full)
+    try:
+        _check_unchanged(full, entry, os.fstat(fd))
+        hash_into(digest, fd, entry.size, full)
+        _check_unchanged(full, entry, os.fstat(fd))
+    finally:
+        os.close(fd)
     return digest.hexdigest()
 
 
@@ -172,33 +185,6 @@ def hash_into(digest: Any, fd: int, size: int, full: bytes) -> None:
             raise changed_while_read(full)
         digest.update(buffer[:count])
         left -= count
-
-
-def run_threads(work: Callable[[Entry], None], items: Sequence[Entry], workers: int = 0) -> None:
-    """Do ``work`` for every item on several threads; the first exception ends the run and is raised here."""
-    count = min(workers or min(os.cpu_count() or 1, 8), max(len(items), 1))
-    queue = iter(items)
-    lock = threading.Lock()
-    failures: List[BaseException] = []
-
-    def loop() -> None:
-        while not failures:
-            with lock:
-                item = next(queue, None)
-            if item is None:
-                return
-            try:
-                work(item)
-            except BaseException as error:  # handed to the caller below
-                failures.append(error)
-
-    threads = [threading.Thread(target=loop, daemon=True) for _unused in range(count)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    if failures:
-        raise failures[0]
 
 
 def tree_digest(entries: Iterable[Entry], hashes: Dict[bytes, str]) -> str:

@@ -13,7 +13,13 @@ description:
   - The manifest holds lines that C(sha256sum -c --strict) of coreutils 9 checks, paths relative to O(path), and in comment
     lines what such lines cannot say, namely directories, links, modes and the tree digest.
   - Owners, times and C(__pycache__) do not count. The manifest's own file does not count either where it lies inside the tree.
-  - The same tree gives the same manifest, so an unchanged tree leaves the file untouched.
+  - An unchanged tree leaves the file untouched. The manifest says when its content was first written down, and that time stays
+    while the content does. Other provenance for the same content writes the file again, with that time.
+  - Files whose size, times and inode are those of an earlier run are not read again, see O(verify). Their hashes are remembered
+    in C(/var/cache/ddtree-fleet), readable only by the user who runs this, never inside the tree.
+  - No secret is written down. A name in O(environment) or O(provenance) that looks like a secret's, with a word in it such as
+    C(KEY), C(TOKEN), C(PASSWORD), C(SECRET), C(CREDENTIAL) or C(AUTH), is refused. Values that hold one, such as C(--api-key) in
+    O(command_line), are redacted.
 author: the ddtree.fleet authors (@ddtree)
 attributes:
   check_mode:
@@ -29,9 +35,16 @@ options:
     required: true
   manifest:
     description:
-      - The file that holds the manifest. Needed for O(state=present), and for O(state=verified) without O(digest).
-      - A plain manifest as C(sha256sum) writes it verifies too. It lists files only, so only files are held against it.
+      - The file that holds the manifest. Needed for O(state=present), and for O(state=verified) without O(content) and O(digest).
+      - A plain manifest as C(sha256sum) writes it verifies too, with comments and in any order. It lists files only, so only files
+        are held against it.
     type: path
+  content:
+    description:
+      - The text of a manifest from the control node, such as C(lookup('ansible.builtin.file', ..., rstrip=false)), in place of
+        O(manifest). Only for O(state=verified).
+      - Where a copy of that manifest lies in the tree, name it in O(exclude).
+    type: str
   state:
     description:
       - V(present) writes the manifest of the tree as it stands.
@@ -39,6 +52,11 @@ options:
     type: str
     choices: [present, verified]
     default: verified
+  verify:
+    description: V(index) trusts the hashes of files whose size, times and inode are unchanged, V(full) reads every file again.
+    type: str
+    choices: [index, full]
+    default: index
   exclude:
     description:
       - Shell patterns of what does not count. One without C(/) matches a name at any depth, one with C(/) from the top of the tree.
@@ -50,8 +68,38 @@ options:
     description: The tree digest that is expected, in hex. Only for O(state=verified).
     type: str
   label:
-    description: A text to tell manifests apart, such as the configuration's name. Only for O(state=present).
+    description:
+      - A text to tell manifests apart, such as the configuration's name.
+      - With O(state=verified), a manifest with another label, or with none, fails.
     type: str
+  provenance:
+    description: Names and values to write down, such as what was measured with this tree. Only for O(state=present).
+    type: dict
+  packages:
+    description: Distributions whose installed versions are written down, by name. Only for O(state=present).
+    type: list
+    elements: str
+  packages_root:
+    description: The environment that O(packages) are installed in, or its C(site-packages). Not given, O(path).
+    type: path
+  commit:
+    description: The commit that the tree comes from, as a text. Only for O(state=present).
+    type: str
+  work_tree:
+    description:
+      - A git work tree on the host whose commit is written down, with C(-dirty) behind it where tracked files other than O(manifest)
+        differ from that commit. Needs git on the host. Only for O(state=present).
+    type: path
+  command_line:
+    description: The command that the tree is used with, as a list of its arguments. Only for O(state=present).
+    type: list
+    elements: str
+  environment:
+    description:
+      - Names of environment variables whose values are written down, as the module finds them on the host. One that is not set is left
+        out. Only for O(state=present).
+    type: list
+    elements: str
 """
 
 EXAMPLES = r"""
@@ -62,11 +110,25 @@ EXAMPLES = r"""
     state: present
     label: tp8-budget8
     exclude: ["*.log"]
+    provenance:
+      accept_length: "3.9"
+    packages: [sglang, torch]
+    packages_root: /root/venv_sglang211
+    work_tree: /root/reproduction
+    command_line: [python, -m, sglang.launch_server, --tp-size, "8"]
+    environment: [NCCL_NVLS_ENABLE]
 
 - name: The tree is still the one that was written down
   ddtree.fleet.manifest_sha256:
     path: /root/reproduction
     manifest: /root/reproduction/MANIFEST.sha256
+
+- name: The tree is the one that the control node has a manifest of, of this configuration, and every byte is read
+  ddtree.fleet.manifest_sha256:
+    path: /root/reproduction
+    content: "{{ lookup('ansible.builtin.file', 'tp8-budget8.sha256', rstrip=false) }}"
+    label: tp8-budget8
+    verify: full
 
 - name: The release is the one that was verified on the source
   ddtree.fleet.manifest_sha256:
@@ -95,13 +157,46 @@ label:
   returned: when the manifest has one
   type: str
   sample: tp8-budget8
+provenance:
+  description: What the manifest says of itself. Empty fields are left out.
+  returned: when the manifest says something
+  type: dict
+  contains:
+    label:
+      description: The same as RV(label).
+      type: str
+    time:
+      description: When the content was first written down, in UTC.
+      type: str
+      sample: "2026-01-31T12:00:00Z"
+    commit:
+      description: The commit.
+      type: str
+      sample: 91a3f1c2d4e5f60718293a4b5c6d7e8f90a1b2c3-dirty
+    command_line:
+      description: The command, quoted for a shell.
+      type: str
+    package:
+      description: Versions by distribution.
+      type: dict
+      sample: {"sglang": "0.5.11"}
+    environment:
+      description: Values by variable.
+      type: dict
+    note:
+      description: The names and values that were given.
+      type: dict
 differences:
   description: How the tree differs from the manifest. Each list holds at most 200 items of path, what was expected and what was found.
-  returned: when O(state=verified) with O(manifest)
+  returned: when O(state=verified) with O(manifest) or O(content)
   type: dict
   contains:
     missing:
       description: What is listed but not there.
+      type: list
+      elements: dict
+    moved:
+      description: Missing files whose content is found at a path that is not listed, which C(found) is.
       type: list
       elements: dict
     changed:
@@ -123,16 +218,23 @@ differences:
     counts:
       description: How many there are of each.
       type: dict
-      sample: {"missing": 0, "changed": 1, "extra": 0, "mode": 0, "link": 0}
+      sample: {"missing": 0, "moved": 0, "changed": 1, "extra": 0, "mode": 0, "link": 0}
 """
 
+import gc
 import os
+import shlex
 import tempfile
-from typing import Any, Dict, List, Optional
+from dataclasses import asdict, replace
+from typing import Any, Dict, List, Optional, Tuple
 
 from ansible.module_utils.basic import AnsibleModule
+from ansible_collections.ddtree.fleet.plugins.module_utils._index import HashIndex, index_path
 from ansible_collections.ddtree.fleet.plugins.module_utils._manifest import (
+    MAX_BYTES,
+    Manifest,
     ManifestError,
+    Provenance,
     compare,
     differing_lines,
     parse,
@@ -141,59 +243,146 @@ from ansible_collections.ddtree.fleet.plugins.module_utils._manifest import (
     render,
     wrong_digest,
 )
+from ansible_collections.ddtree.fleet.plugins.module_utils._provenance import (
+    ProvenanceError,
+    commit_of,
+    notes,
+    now,
+    text_of,
+    variables,
+    versions,
+)
 from ansible_collections.ddtree.fleet.plugins.module_utils._tree import FILE, Entry, TreeError, tree_digest
+
+FOR_PRESENT = ("provenance", "packages", "packages_root", "commit", "work_tree", "command_line", "environment")
+FOR_VERIFIED = {
+    "content": "state=present writes the manifest to a file, which manifest names",
+    "digest": "state=present writes down the tree as it stands",
+}
 
 
 def read_manifest(path: str) -> bytes:
     try:
         with open(path, "rb") as file:
-            return file.read()
+            return file.read(MAX_BYTES + 1)
     except OSError as error:
         raise ManifestError(f"cannot be read: {error.strerror}") from error
 
 
-def facts(entries: List[Entry], hashes: Dict[bytes, str], label: str) -> Dict[str, Any]:
+def read(module: AnsibleModule, exclude: List[str], place: Optional[bytes]) -> Tuple[List[Entry], Dict[bytes, str]]:
+    """The tree, with the hashes that are known from before unless every byte is to be read."""
+    root = os.fsencode(os.path.realpath(module.params["path"]))
+    where = index_path(root)
+    index = HashIndex(where) if module.params["verify"] == "index" and place_in_tree(root, where) is None else None
+    entries, hashes = read_tree(os.fsencode(module.params["path"]), exclude, place, index)
+    if index and not module.check_mode:
+        index.save(prune=True)
+    return entries, hashes
+
+
+def facts(entries: List[Entry], digest: str, provenance: Provenance) -> Dict[str, Any]:
     files = [entry for entry in entries if entry.kind == FILE]
-    result = {"digest": tree_digest(entries, hashes), "files": len(files), "bytes": sum(entry.size for entry in files)}
-    return {**result, "label": label} if label else result
+    result = {"digest": digest, "files": len(files), "bytes": sum(entry.size for entry in files)}
+    said = {name: value for name, value in asdict(provenance).items() if value}
+    return {
+        **result,
+        **({"label": provenance.label} if provenance.label else {}),
+        **({"provenance": said} if said else {}),
+    }
 
 
-def ensure_present(module: AnsibleModule, path: str, manifest: str, exclude: List[str], label: str) -> Dict[str, Any]:
+def gather(given: Dict[str, Any]) -> Provenance:
+    """What the manifest is to say of itself, without the time; raises ProvenanceError."""
+    commit = text_of("commit", given["commit"] or "")
+    return Provenance(
+        label=text_of("label", given["label"] or ""),
+        commit=commit_of(given["work_tree"], given["manifest"]) if given["work_tree"] else commit,
+        command_line=text_of("command_line", shlex.join(given["command_line"] or [])),
+        package=versions(given["packages"], given["packages_root"] or given["path"]) if given["packages"] else {},
+        environment=variables(given["environment"] or [], os.environ),
+        note=notes(given["provenance"] or {}),
+    )
+
+
+def written_before(data: bytes) -> Optional[Manifest]:
+    """What the file held; nothing when that is no manifest, which writing it anew mends."""
+    try:
+        return parse(data)
+    except ManifestError:
+        return None
+
+
+def ensure_present(module: AnsibleModule) -> Dict[str, Any]:
+    path, manifest, exclude = module.params["path"], module.params["manifest"], module.params["exclude"]
     parent = os.path.dirname(os.path.abspath(manifest))
     if not os.path.isdir(parent):
         raise ManifestError("cannot be written: its directory is not there")
-    before = read_manifest(manifest) if os.path.lexists(manifest) else b""
-    root = os.fsencode(path)
-    entries, hashes = read_tree(root, exclude, place_in_tree(root, os.fsencode(manifest)))
-    after = render(entries, hashes, label, exclude)
-    if after != before and not module.check_mode:
+    provenance = gather(module.params)
+    data = read_manifest(manifest) if os.path.lexists(manifest) else b""
+    before = written_before(data)
+    entries, hashes = read(module, exclude, place_in_tree(os.fsencode(path), os.fsencode(manifest)))
+    digest = tree_digest(entries, hashes)
+    known_since = before.provenance.time if before and before.digest == digest else ""
+    provenance = replace(provenance, time=known_since or now())
+    after = render(entries, hashes, provenance, exclude, digest)
+    if after != data and not module.check_mode:
         fd, temporary = tempfile.mkstemp(dir=module.tmpdir)
         with open(fd, "wb") as file:
             file.write(after)
         module.atomic_move(temporary, manifest)
-    shown = {"diff": {"prepared": differing_lines(before, after)}} if module._diff and after != before else {}
-    return {"changed": after != before, **facts(entries, hashes, label), **shown}
+    shown = {"diff": {"prepared": differing_lines(data, after)}} if module._diff and after != data else {}
+    return {"changed": after != data, **facts(entries, digest, provenance), **shown}
 
 
-def verify(path: str, manifest: Optional[str], exclude: List[str], digest: Optional[str]) -> Dict[str, Any]:
+def verify(module: AnsibleModule) -> Dict[str, Any]:
     """The module's result; ``msg`` is in it when the tree is not the expected one."""
-    root = os.fsencode(path)
-    expected = parse(read_manifest(manifest)) if manifest else None
-    place = place_in_tree(root, os.fsencode(manifest)) if manifest else None
-    exclude = exclude + [pattern for pattern in (expected.exclude if expected else []) if pattern not in exclude]
-    entries, hashes = read_tree(root, exclude, place)
-    result = facts(entries, hashes, expected.label if expected else "")
-    messages = []
+    given = module.params
+    path, manifest, root = given["path"], given["manifest"], os.fsencode(given["path"])
+    expected, place = None, None
+    if manifest:
+        expected, place = parse(read_manifest(manifest)), place_in_tree(root, os.fsencode(manifest))
+    elif given["content"] is not None:
+        expected = parse(given["content"].encode("utf-8", "surrogateescape"))
+    exclude = given["exclude"] + [
+        pattern for pattern in (expected.exclude if expected else []) if pattern not in given["exclude"]
+    ]
+    entries, hashes = read(module, exclude, place)
+    found = tree_digest(entries, hashes)
+    result = facts(entries, found, expected.provenance if expected else Provenance())
+    name, messages = manifest or "the content given", []
     if expected:
+        if given["label"] is not None and given["label"] != expected.provenance.label:
+            label = f"the label {expected.provenance.label}" if expected.provenance.label else "no label"
+            messages.append(
+                f"manifest gate failed for {path}: {name} has {label}, not {given['label']}; "
+                "name the manifest of this configuration"
+            )
         differences = compare(expected, entries, hashes, exclude, place)
         result["differences"] = differences.result()
-        messages.append(differences.message(path, str(manifest)))
-    if digest and digest.lower() != result["digest"]:
+        messages.append(differences.message(path, name))
+    if given["digest"] and given["digest"].lower() != found:
         messages.append(
-            f"manifest gate failed for {path}: expected the tree digest {digest.lower()}, found {result['digest']}"
+            f"manifest gate failed for {path}: expected the tree digest {given['digest'].lower()}, found {found}"
         )
     message = "\n".join(filter(None, messages))
     return {"changed": False, **result, **({"msg": message} if message else {})}
+
+
+def problem_with(given: Dict[str, Any]) -> Optional[str]:
+    """What is wrong with options that do not go together, if anything."""
+    if given["state"] == "present":
+        for name, why in FOR_VERIFIED.items():
+            if given[name] is not None:
+                return f"{name} is for state=verified; {why}"
+        if given["packages_root"] and not given["packages"]:
+            return "packages_root is of use only with packages"
+        return None
+    for name in FOR_PRESENT:
+        if given[name] is not None:
+            return f"{name} is for state=present; state=verified reports what the manifest says"
+    if given["label"] is not None and not given["manifest"] and given["content"] is None:
+        return "label is that of a manifest, so it needs manifest or content"
+    return wrong_digest(given["digest"]) if given["digest"] is not None else None
 
 
 def main() -> None:
@@ -201,30 +390,37 @@ def main() -> None:
         argument_spec={
             "path": {"type": "path", "required": True},
             "manifest": {"type": "path"},
+            "content": {"type": "str", "no_log": True},
             "state": {"type": "str", "choices": ["present", "verified"], "default": "verified"},
+            "verify": {"type": "str", "choices": ["index", "full"], "default": "index"},
             "exclude": {"type": "list", "elements": "str", "default": []},
             "digest": {"type": "str"},
             "label": {"type": "str"},
+            "provenance": {"type": "dict"},
+            "packages": {"type": "list", "elements": "str"},
+            "packages_root": {"type": "path"},
+            "commit": {"type": "str"},
+            "work_tree": {"type": "path"},
+            "command_line": {"type": "list", "elements": "str"},
+            "environment": {"type": "list", "elements": "str"},
         },
-        required_if=[("state", "present", ["manifest"]), ("state", "verified", ["manifest", "digest"], True)],
+        required_if=[
+            ("state", "present", ["manifest"]),
+            ("state", "verified", ["manifest", "content", "digest"], True),
+        ],
+        mutually_exclusive=[("manifest", "content"), ("commit", "work_tree")],
         supports_check_mode=True,
     )
+    gc.disable()  # it would look through 50,000 entries again and again, in every process that hashes
     given = module.params
-    problem = wrong_digest(given["digest"]) if given["digest"] is not None else None
-    if given["digest"] is not None and given["state"] == "present":
-        problem = "digest is for state=verified; state=present writes down the tree as it stands"
-    if given["label"] is not None and given["state"] == "verified":
-        problem = "label is for state=present; state=verified reports the label it finds"
+    problem = problem_with(given)
     if problem:
         module.fail_json(msg=problem)
     try:
-        if given["state"] == "present":
-            result = ensure_present(module, given["path"], given["manifest"], given["exclude"], given["label"] or "")
-        else:
-            result = verify(given["path"], given["manifest"], given["exclude"], given["digest"])
+        result = ensure_present(module) if given["state"] == "present" else verify(module)
     except ManifestError as error:
-        module.fail_json(msg=f"manifest {given['manifest']} {error}")
-    except TreeError as error:
+        module.fail_json(msg=f"manifest {given['manifest'] or 'in content'} {error}")
+    except (ProvenanceError, TreeError) as error:
         module.fail_json(msg=str(error))
     if "msg" in result:
         module.fail_json(**result)

@@ -15,6 +15,7 @@ from ansible_collections.ddtree.fleet.plugins.module_utils._stream.wire import M
 PACKAGE = "ansible_collections.ddtree.fleet.plugins.module_utils"
 MODULES = (
     "_tree",
+    "_workers",
     "_hashing",
     "_index",
     "_manifest",

@@ -24,6 +24,7 @@ from ansible_collections.ddtree.fleet.plugins.module_utils._stream.progress impo
 from ansible_collections.ddtree.fleet.plugins.module_utils._stream.wire import (
     BLOCK,
     PROTOCOL,
+    Frame,
     Message,
     PeerError,
     message_frame,
@@ -278,7 +279,7 @@ class Target:
             self._outlet.drain(leg.channel.send_frame)
             leg.channel.flush()
 
-    def put(self, frame: Optional[tuple[int, bytes]]) -> None:
+    def put(self, frame: Optional[Frame]) -> None:
         """Pass a frame on, None after the last: by way of the queue, or at once when there is nobody else to wait for."""
         if not self.alone:
             self._outlet.put(frame)

@@ -129,6 +129,10 @@ class Lab:
         """Take away what the target copied from itself."""
         self.inside(self.target, f"rm -rf {FLOOR_COPY}")
 
+    def warm_target(self) -> None:
+        """Read once what the peers and venv_stream have put on the target."""
+        self.inside(self.target, f"tar -C / -cf - .{PEER_COPY} .{self.venv}.releases | cat > /dev/null")
+
     def settle(self, seeded: bool = False) -> None:
         """The payload in the page cache, and no dirty pages that the next run would wait for."""
         self.inside(self.source, f"tar -C / -cf - .{self.venv} | cat > /dev/null")

@@ -32,6 +32,9 @@ BENCH = Path(__file__).resolve().parent
 TESTS = BENCH.parent
 sys.path[:0] = [str(TESTS / "fleet"), str(TESTS / "input")]
 
+from nspawn.base import ensure_base
+from nspawn.shell import FleetError
+
 from build import (
     GLIBC_MINOR,
     PYTHON_VERSION,
@@ -45,8 +48,6 @@ from build import (
     run,
     run_in_rootfs,
 )
-from nspawn.base import ensure_base
-from nspawn.shell import FleetError
 
 REQUIREMENTS = BENCH / "requirements"
 LARGE, REST, OTHER = (REQUIREMENTS / f"{name}.txt" for name in ("large", "rest", "other"))

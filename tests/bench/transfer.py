@@ -20,9 +20,7 @@ Prints every run, a table and the ratios. See README.md for what the cases and t
 from __future__ import annotations
 
 import argparse
-import json
 import os
-import platform
 import signal
 import statistics
 import sys
@@ -36,9 +34,10 @@ from lab import Lab
 from nspawn.control import Fleet
 from nspawn.shell import FleetError
 from payload import CACHE, BuildError, build
-from peers import FLOOR, PIPES, PLAIN, ROOT, RSYNC, RSYNC_CHECKSUM, ZSTD, Peer, Stream, Tool, ToolError
+from peers import FLOOR, PIPES, PLAIN, RSYNC, RSYNC_CHECKSUM, ZSTD, Peer, Stream, Tool, ToolError
+from report import RESULTS, machine, terminate, write
 
-RESULT = ROOT / "build" / "bench" / "transfer.json"
+RESULT = RESULTS / "transfer.json"
 LINK = "1gbit"
 OURS = Stream()
 RELAY, DIRECT = Stream("ours_relay", {"path": "relay"}), Stream("ours_direct", {"path": "direct"})
@@ -107,7 +106,7 @@ def noop(bench: Bench) -> None:
 def full_verify(bench: Bench) -> None:
     """Nothing has changed, but every byte is read again."""
     _everything_there(bench.lab)
-    bench.compare("full_verify", [RSYNC_CHECKSUM, Stream("ours", {"verify": "full"})], lambda: None)
+    bench.compare("full_verify", [RSYNC_CHECKSUM, Stream("ours", {"verify": "full"})], bench.lab.warm_target)
 
 
 def five_files(bench: Bench) -> None:
@@ -188,32 +187,17 @@ def summary(runs: list[Run]) -> dict[str, Any]:
     }
 
 
-def machine() -> dict[str, Any]:
-    """What the figures were measured on."""
-    models = [line for line in Path("/proc/cpuinfo").read_text().splitlines() if line.startswith("model name")]
-    return {
-        "processor": models[0].partition(":")[2].strip() if models else platform.machine(),
-        "cores": os.cpu_count(),
-        "memory": os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"),
-        "kernel": platform.release(),
-        "python": platform.python_version(),
-    }
-
-
 def megabytes(size: int | None) -> str:
     return f"{'':>10}" if size is None else f"{size / 1e6:7.1f} MB"
 
 
-def show(cases: dict[str, dict[str, Any]], ratios: dict[str, float]) -> None:
+def show(cases: dict[str, dict[str, Any]]) -> None:
     print(f"\n{'case':12} {'tool':15}{'seconds':>9}{'wall':>9}{'wire':>12}{'memory':>12}  each")
     for case, tools in cases.items():
         for name, found in tools.items():
             each = " ".join(f"{seconds:.1f}" for seconds in found["all"])
             sizes = f"{megabytes(found['wire_bytes']):>12}{megabytes(found['peak_memory']):>12}"
             print(f"{case:12} {name:15}{found['seconds']:9.2f}{found['wall']:9.2f}{sizes}  {each}")
-    print()
-    for name, ratio in ratios.items():
-        print(f"{name:32}{ratio:8.2f}")
 
 
 def parse() -> argparse.Namespace:
@@ -254,12 +238,6 @@ def measure(arguments: argparse.Namespace) -> dict[str, Any]:
     }
 
 
-def terminate(*_signal: object) -> None:
-    """Let the hosts go down; ``timeout`` and others say it twice, and the second time must not stop that."""
-    signal.signal(signal.SIGTERM, signal.SIG_IGN)
-    sys.exit(143)
-
-
 def main() -> None:
     arguments = parse()
     signal.signal(signal.SIGTERM, terminate)
@@ -269,10 +247,8 @@ def main() -> None:
         sys.exit(f"bench: {error}")
     except KeyboardInterrupt:
         sys.exit("bench: interrupted")
-    arguments.out.parent.mkdir(parents=True, exist_ok=True)
-    arguments.out.write_text(json.dumps(result, indent=1) + "\n", encoding="utf-8")
-    show(result["cases"], result["ratios"])
-    print(f"\n{arguments.out}")
+    show(result["cases"])
+    write(arguments.out, result)
 
 
 if __name__ == "__main__":

@@ -6,7 +6,6 @@
 from __future__ import annotations
 
 import hashlib
-import json
 from typing import AbstractSet, Dict, List, Optional, Sequence, Tuple
 
 from ansible_collections.ddtree.fleet.plugins.module_utils._stream.wire import PeerError, Row, decode_path, encode_path
@@ -27,16 +26,10 @@ def folder_digest(children: List[Entry], hashes: Dict[bytes, str]) -> str:
     """SHA-256 over all that is sent about the children of one directory, in hex: equal ones need not be listed again."""
     digest = hashlib.sha256()
     for e in children:
-        content = hashes[e.path] if e.kind == FILE else encode_path(e.target)
-        fields = [
-            encode_path(e.path.rpartition(b"/")[2]),
-            e.kind,
-            e.mode,
-            e.size,
-            e.mtime_ns if e.kind == FILE else 0,
-            content,
-        ]
-        digest.update(json.dumps(fields).encode("ascii"))
+        content = hashes[e.path].encode() if e.kind == FILE else e.target
+        mtime_ns = e.mtime_ns if e.kind == FILE else 0
+        fields = (e.path.rpartition(b"/")[2], e.kind.encode(), e.mode, e.size, mtime_ns, content)
+        digest.update(b"%s\0%s %o %d %d %s\0" % fields)
     return digest.hexdigest()
 
 

@@ -56,6 +56,9 @@ class Found:
             if release:
                 self._same.setdefault((sha256, origin.entry.mode, origin.entry.mtime_ns), origin)
 
+    def missing(self) -> Set[str]:
+        return self._wanted - self._any.keys()
+
     def any(self, sha256: str) -> Optional[Origin]:
         return self._any.get(sha256)
 
@@ -106,27 +109,34 @@ class Local:
         return LocalTree(root, [entry for entry in entries if entry.kind != FILE or entry.path in hashes], hashes)
 
     def find(self, wanted: Dict[str, int]) -> Found:
-        """Look for content, given as SHA-256 and size, in every tree."""
+        """Look for content, given as SHA-256 and size: in the likeliest tree, then in others for what was not found yet."""
         found = Found(set(wanted))
-        sizes = set(wanted.values())
         base = self.base()
-        releases = [release for release in reversed(self._store.releases()) if not base or release != base.release]
-        for tree in [base] if base else []:
-            self._add_tree(found, tree)
-        for release in releases:
+        if base:
+            self._add_tree(found, base)
+        for release in reversed(self._store.releases()):
             if release in self._trees:
                 self._add_tree(found, self._trees[release])
-            else:
+            elif self._may_have(release, found.missing()):
                 root = os.fsencode(self._store.path(release))
-                self._search(found, f"release {release}", root, self.index, sizes, True)
+                self._search(found, f"release {release}", root, self.index, wanted, True)
         if self._store.dest_kind() == "directory" and "dest" not in self._trees:
-            self._search(found, "dest", os.fsencode(self._store.dest), self.index, sizes, False)
+            self._search(found, "dest", os.fsencode(self._store.dest), self.index, wanted, False)
         for seed in self._seeds:
             if os.path.isdir(seed):
                 index = HashIndex(index_path(seed))
                 self._seed_indexes.append(index)
-                self._search(found, f"seed {os.fsdecode(seed)}", seed, index, sizes, False)
+                self._search(found, f"seed {os.fsdecode(seed)}", seed, index, wanted, False)
         return found
+
+    def _may_have(self, release: str, missing: Set[str]) -> bool:
+        """Whether a release's manifest lists any of the content; one without a manifest may have it."""
+        try:
+            with open(self._store.manifest_path(release), "rb") as file:
+                listed = {line.lstrip(b"\\")[:64] for line in file}
+        except OSError:
+            return True
+        return any(sha256.encode() in listed for sha256 in missing)
 
     def _add_tree(self, found: Found, tree: LocalTree) -> None:
         where = f"release {tree.release}" if tree.release else "dest"
@@ -135,8 +145,13 @@ class Local:
             trusted = self.index.lookup(entry) == sha256
             found.add(sha256, Origin(where, tree.root, entry, trusted), bool(tree.release))
 
-    def _search(self, found: Found, where: str, root: bytes, index: HashIndex, sizes: Set[int], release: bool) -> None:
-        """Add a tree's files, of which only those that have a wanted size need be hashed."""
+    def _search(
+        self, found: Found, where: str, root: bytes, index: HashIndex, wanted: Dict[str, int], release: bool
+    ) -> None:
+        """Add a tree's files, of which only those that have the size of something missing need be hashed."""
+        sizes = {wanted[sha256] for sha256 in found.missing()}
+        if not sizes:
+            return
         entries = [e for e in scan(root, strict=release) if e.kind == FILE and e.size in sizes]
         hashes: Dict[bytes, str] = {}
         if release:

@@ -5,14 +5,15 @@
 
 from __future__ import annotations
 
+import os
 import time
-from typing import Callable, Dict, List, Tuple
+from typing import Callable, Dict, List, Optional, Tuple
 
 FIRST_BYTES = 8 << 20  # sent with level 1, since a stream of few bytes is over before anything is known
 WINDOW_BYTES = 48 << 20  # sent uncompressed to learn how fast the link is
 HOLD_BYTES = 1 << 30  # until that is done again
 SAMPLE_EVERY = 4  # blocks of such a window
-PAYS = 1.5  # times the rate of uncompressed content: what compressing must promise
+PAYS = 1.2  # times the rate of uncompressed content: what compressing must promise
 UNPACKS = 2.0  # times the rate of level 1: how fast one processor unpacks
 LEVEL_3 = 0.55  # times the rate of level 1: how fast level 3 packs
 INCOMPRESSIBLE = 0.95
@@ -24,20 +25,30 @@ class Pace:
 
     After the first few bytes a window is sent uncompressed, and some of its blocks are compressed only to see how long that takes and what is left of
     them. Its second half shows what the link and all that stands behind it take in a second; in the first, buffers fill.
-    Compressing pays where packing on all processors, unpacking on one and the smaller amount on the link would all be clearly
-    faster than that. On a fast link, or where the processors are busy with the stream as it is, it does not.
+    Compressing pays where packing on the processors that idle meanwhile, unpacking on one and the smaller amount on the link would
+    all be clearly faster than that. On a fast link, or where the processors are busy with the stream as it is, it does not.
     """
 
-    def __init__(self, mode: str, workers: int, clock: Callable[[], float] = time.monotonic) -> None:
-        """``mode``: ``auto``, ``zstd`` (always level 3) or ``none``; ``workers``: how many blocks are packed at once."""
+    def __init__(
+        self,
+        mode: str,
+        workers: int,
+        clock: Callable[[], float] = time.monotonic,
+        idle: Optional[Callable[[], Optional[float]]] = None,
+    ) -> None:
+        """``mode``: ``auto``, ``zstd`` (always level 3) or ``none``; ``workers``: how many blocks are packed at once.
+
+        ``idle`` gives how many seconds all processors together have idled, None where nobody can tell.
+        """
         self._auto = mode == "auto"
         self._workers = workers
         self._clock = clock
+        self._idle = idle or idle_seconds
         self._level = {"zstd": 3, "auto": 1, "none": 0}[mode]
         self._learning = False
         self._hold = FIRST_BYTES
         self._bytes = 0
-        self._half = (0, clock())
+        self._half: Tuple[int, float, Optional[float]] = (0, clock(), None)
         self._blocks = 0
         self._samples: List[Tuple[int, int, float]] = []
         self._skip: Dict[int, int] = {}
@@ -74,35 +85,50 @@ class Pace:
         self._bytes += size
         if self._learning:
             if before < WINDOW_BYTES // 2 <= self._bytes:
-                self._half = (self._bytes, self._clock())
+                self._half = (self._bytes, self._clock(), self._idle())
             if self._bytes >= WINDOW_BYTES:
-                counted, since = self._half
-                self._choose((self._bytes - counted) / max(self._clock() - since, 1e-6))
+                counted, since, idled = self._half
+                seconds, idle = max(self._clock() - since, 1e-6), self._idle()
+                free = self._workers if idle is None or idled is None else min((idle - idled) / seconds, self._workers)
+                self._choose((self._bytes - counted) / seconds, free)
         elif self._bytes >= self._hold:
             self._level, self._bytes, self._learning, self._hold = 0, 0, True, HOLD_BYTES
 
-    def _choose(self, rate: float) -> None:
+    def _choose(self, rate: float, free: float) -> None:
+        """``rate``: bytes per second that left uncompressed; ``free``: how many processors idled meanwhile."""
         samples = list(self._samples)
         seconds = sum(sample[2] for sample in samples)
         if samples and seconds:
             size = sum(sample[0] for sample in samples)
             packs, left = size / seconds, max(sum(sample[1] for sample in samples) / size, 0.01)
-            promised = min(packs * self._workers, packs * UNPACKS, rate / left)
+            promised = min(packs * free, packs * UNPACKS, rate / left)
             self._level = int(promised > PAYS * rate)
-            if self._level and packs * self._workers * LEVEL_3 > 2 * rate / left:
+            if self._level and packs * free * LEVEL_3 > 2 * rate / left:
                 self._level = 3
             self._rates = {
                 "link": int(rate),
                 "pack": int(packs),
                 "packed_percent": int(100 * left),
+                "free_percent": int(100 * free),
                 "level": self._level,
             }
         self._samples = []
         self._bytes, self._learning = 0, False
 
     def rates(self) -> Dict[str, int]:
-        """What was learnt last: content that the link takes and one processor packs, bytes per second; what is left; the level."""
+        """What was learnt last: content that the link takes and one processor packs, in bytes per second; what is left of it, and
+        how much of one processor idled, in percent; the level."""
         return self._rates
+
+
+def idle_seconds() -> Optional[float]:
+    """How many seconds all processors of this host together have idled since it started."""
+    try:
+        with open("/proc/stat", encoding="ascii") as file:
+            fields = file.readline().split()
+        return (int(fields[4]) + int(fields[5])) / os.sysconf("SC_CLK_TCK")
+    except (OSError, ValueError, IndexError):
+        return None
 
 
 class RateLimit:

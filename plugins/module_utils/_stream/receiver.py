@@ -27,6 +27,7 @@ from ansible_collections.ddtree.fleet.plugins.module_utils._stream.wire import (
     RAW,
     ZEROS,
     ZSTD,
+    Buffer,
     Frame,
     Message,
     PeerError,
@@ -243,7 +244,7 @@ class Receiver:
         if small:
             self._put_small(small)
 
-    def _unpack(self, payload: bytes) -> Tuple[memoryview, bool]:
+    def _unpack(self, payload: Buffer) -> Tuple[memoryview, bool]:
         if len(payload) < BLOCK_HEAD.size:
             raise PeerError("the source sent a block of another size than it says")
         packing, size = BLOCK_HEAD.unpack_from(payload)

@@ -22,13 +22,14 @@ from ansible_collections.ddtree.fleet.plugins.module_utils._tree import (
     LINK,
     Entry,
     TreeError,
-    run_threads,
     scan,
     show,
 )
+from ansible_collections.ddtree.fleet.plugins.module_utils._workers import batches_in_order, processors, run_workers
 
 BLOCK = 4096
 SPARE_BYTES = 64 << 20
+ALONE_FILES = 256  # below, starting processes takes longer than placing
 KEPT, REPEATED, SENT = "kept", "repeated", "sent"
 WAYS = (KEPT, REFLINKED, LINKED, COPIED, REPEATED, SENT)
 
@@ -154,11 +155,18 @@ class Staging:
             elif entry.path in plan.origins or plan.how[entry.path] == KEPT:
                 files.append(entry)
 
-        def work(entry: Entry) -> None:
-            self._reuse(plan, entry)
-            progress.add(1, entry.size)
+        def work(place: int) -> bytes:
+            return self._reuse(plan, files[place]).encode()
 
-        run_threads(work, files)
+        def take(place: int, how: bytes) -> None:
+            plan.how[files[place].path] = how.decode()
+            progress.add(1, files[place].size)
+
+        if processors() > 1 and len(files) >= ALONE_FILES:
+            run_workers(batches_in_order([entry.size for entry in files]), processors(), work, take)
+        else:
+            for place in range(len(files)):
+                take(place, work(place))
 
     def _clear(self, plan: Plan, resumed: Set[bytes]) -> None:
         """Remove what the wanted tree has not, or has as something else, and all bytecode, which nothing lists."""
@@ -183,15 +191,15 @@ class Staging:
             else:
                 os.unlink(path)
 
-    def _reuse(self, plan: Plan, entry: Entry) -> None:
+    def _reuse(self, plan: Plan, entry: Entry) -> str:
         if plan.how[entry.path] == KEPT:
             path = os.path.join(self.tree, entry.path)
             os.chmod(path, entry.mode)
             os.utime(path, ns=(entry.mtime_ns, entry.mtime_ns))
-            return
+            return KEPT
         origin, link = plan.origins[entry.path]
         sha256 = plan.hashes[entry.path]
-        plan.how[entry.path] = self._placer.place(origin.root, origin.entry, entry, sha256, link, origin.trusted)
+        return self._placer.place(origin.root, origin.entry, entry, sha256, link, origin.trusted)
 
     def repeat(self, plan: Plan) -> None:
         """Make the files whose content has arrived under another name."""

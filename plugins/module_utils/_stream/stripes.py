@@ -172,7 +172,7 @@ class _Connection:
         self._watch = watch
         self._in_use = threading.Lock()
         self._is_cut = False
-        self._buffer = memoryview(bytearray(BLOCK))
+        self._length = memoryview(bytearray(LENGTH.size))
         self._thread = ThreadPoolExecutor(1)  # starts with the first work that it is given
 
     def in_thread(self, work: Callable[..., T], *given: Buffer) -> Future[T]:
@@ -186,14 +186,13 @@ class _Connection:
         self._move(self._tls.send, rest, "was taken")
 
     def receive_block(self) -> List[Frame]:
-        self._move(self._tls.recv_into, self._buffer[: LENGTH.size], "came")
-        (size,) = LENGTH.unpack_from(self._buffer)
+        self._move(self._tls.recv_into, self._length, "came")
+        (size,) = LENGTH.unpack_from(self._length)
         if not 0 < size <= MAX_BLOCK:
             raise PeerError(CORRUPT)
-        if size > len(self._buffer):
-            self._buffer = memoryview(bytearray(size))
-        self._move(self._tls.recv_into, self._buffer[:size], "came")
-        return _frames(self._buffer[:size])
+        block = memoryview(bytearray(size))  # a new one each time, since its frames are handed on without a copy
+        self._move(self._tls.recv_into, block, "came")
+        return _frames(block)
 
     def _move(self, operation: Callable[[memoryview], int], data: memoryview, verb: str) -> None:
         """Send or fill all of ``data``; each call of ``operation`` moves one TLS record. A failure is the connection's end."""
@@ -278,6 +277,6 @@ def _frames(block: memoryview) -> List[Frame]:
         end = HEADER.size + size
         if end > len(block):
             raise PeerError(CORRUPT)
-        frames.append((kind, bytes(block[HEADER.size : end])))
+        frames.append((kind, block[HEADER.size : end]))
         block = block[end:]
     return frames

@@ -236,7 +236,7 @@ class Target:
         plan, digest = self._planned(), request["digest"]
         with self._timed("prove"):
             self.staging.finish_directories(plan.wanted)
-            staged = scan(self.staging.tree)
+            staged, seen_ns = self._scan_quiet()
             if tree_digest(staged, {entry.path: plan.hashes.get(entry.path, "") for entry in staged}) != digest:
                 raise TreeError("the staged tree is not the source's tree; something else writes to staging")
         hashes, relocated = plan.hashes, None
@@ -244,7 +244,7 @@ class Target:
             with self._timed("relocate"):
                 relocated = self._relocate(staged)
                 hashes = {**plan.hashes, **relocated.rewritten}
-                staged = scan(self.staging.tree)
+                staged, seen_ns = self._scan_quiet()
         self._check_runs(request["environment"])
         self._set_special(request["special"])
         compiled = {"compiled": 0, "reused": 0, "refused": 0}
@@ -255,15 +255,19 @@ class Target:
             sync_filesystem(self.staging.tree)
         with self._timed("commit"):
             release = _releases.release_id(digest)
-            facts = self._facts(request, tree_digest(staged, hashes), relocated)
-            manifest = _manifest.render(staged, hashes, label=f"release {release}")
+            installed = tree_digest(staged, hashes) if relocated else digest
+            facts = self._facts(request, installed, relocated)
+            manifest = _manifest.render(staged, hashes, _manifest.Provenance(label=f"release {release}"))
             _releases.write_atomically(self.store.manifest_path(release), manifest)
             self.store.write_meta(release, facts)
             self.staging.publish(os.fsencode(self.store.path(release)))
-            self._remember(os.fsencode(self.store.path(release)), hashes)
+            for entry in staged:
+                if entry.kind == FILE:
+                    self.local.index.add(entry, hashes[entry.path], seen_ns, OWN_QUIET_NS)
+            self.local.index.save()
             self.store.record("committed", release, actor=self.who, source=request["source"])
         return {
-            "installed": facts["installed_digest"],
+            "installed": installed,
             "relocated": facts["relocated"],
             "bytecode": compiled,
             "reused": plan.figures()[0],
@@ -331,14 +335,11 @@ class Target:
         figures = bytecode.compile_modules(self.staging.tree, self.dest, needed, tag, lambda count: progress.add(1))
         return {**figures, "reused": reused}
 
-    def _remember(self, release: bytes, hashes: Dict[bytes, str]) -> None:
-        """Index the release as it stands, once the clock has moved on from the last change of any of its files."""
-        entries = [entry for entry in scan(release) if entry.kind == FILE]
-        youngest = max((entry.ctime_ns for entry in entries), default=0)
-        time.sleep(min(1.0, max(0.0, (youngest + OWN_QUIET_NS - time.time_ns()) / 1e9 + 0.001)))
-        for entry in entries:
-            self.local.index.add(entry, hashes[entry.path], quiet_ns=OWN_QUIET_NS)
-        self.local.index.save()
+    def _scan_quiet(self) -> Tuple[List[Entry], int]:
+        """The staged tree, and when it was looked at: so late that a change after that shows in a file's ctime."""
+        time.sleep((OWN_QUIET_NS + 1_000_000) / 1e9)
+        seen_ns = time.time_ns()
+        return scan(self.staging.tree), seen_ns
 
     def _planned(self) -> Plan:
         if self.plan is None:

@@ -37,7 +37,7 @@ PACK_FROM = 1024
 
 Buffer = Union[bytes, bytearray, memoryview]
 Message = Dict[str, Any]
-Frame = Tuple[int, bytes]
+Frame = Tuple[int, Union[bytes, memoryview]]
 Row = List[Any]
 
 
@@ -135,7 +135,7 @@ def parse_message(frame: Frame, *ops: str) -> Message:
     try:
         if kind == PACKED:
             payload = zlib.decompressobj().decompress(payload, MAX_FRAME)
-        message: Message = json.loads(payload)
+        message: Message = json.loads(bytes(payload))
         op = message["op"]
     except (ValueError, TypeError, KeyError, zlib.error) as error:
         raise PeerError("the stream is corrupt: what came is not a message") from error

@@ -113,6 +113,19 @@ def test_an_index_without_news_is_not_written_again(tmp_path: Path, root: Path) 
     assert (after.st_ino, after.st_mtime_ns) == (before.st_ino, before.st_mtime_ns)
 
 
+def test_an_index_that_another_user_could_have_written_is_not_read(
+    tmp_path: Path, root: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    remember(tmp_path, root)
+    path = tmp_path / "cache" / "index"
+    path.chmod(0o620)
+    assert fresh(tmp_path).lookup(look(root)) is None
+    path.chmod(0o600)
+    assert fresh(tmp_path).lookup(look(root)) == HASH
+    monkeypatch.setattr(os, "geteuid", lambda: path.stat().st_uid + 1)
+    assert fresh(tmp_path).lookup(look(root)) is None
+
+
 @pytest.mark.parametrize("quiet_ns", [QUIET_NS, OWN_QUIET_NS])
 def test_how_long_a_file_was_quiet_counts_from_when_it_was_seen(tmp_path: Path, root: Path, quiet_ns: int) -> None:
     index, entry = fresh(tmp_path), look(root)

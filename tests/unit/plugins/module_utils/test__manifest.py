@@ -5,14 +5,17 @@ from __future__ import annotations
 
 import hashlib
 import os
+import random
 import subprocess
 from pathlib import Path
 from typing import Dict, List, Sequence, Tuple
 
 import pytest
+from ansible_collections.ddtree.fleet.plugins.module_utils import _manifest
 from ansible_collections.ddtree.fleet.plugins.module_utils._manifest import (
     Differences,
     ManifestError,
+    Provenance,
     compare,
     differing_lines,
     parse,
@@ -83,14 +86,14 @@ def shown(differences: Differences) -> Dict[str, List[str]]:
 
 def test_odd_names_are_read_back_exactly_and_sha256sum_accepts_them(tree: bytes) -> None:
     entries, hashes = read_tree(tree)
-    data = render(entries, hashes, "a label\nof two \\ lines", ["*.log", "a\\b"])
+    data = render(entries, hashes, Provenance("a label\nof two \\ lines"), ["*.log", "a\\b"])
     manifest = parse(data)
     assert [(one.path, one.kind, one.mode, one.target) for one in manifest.entries] == [
         (one.path, one.kind, one.mode, one.target) for one in entries
     ]
     assert manifest.hashes == hashes
     assert manifest.digest == tree_digest(entries, hashes)
-    assert (manifest.label, manifest.exclude) == ("a label\nof two \\ lines", ["*.log", "a\\b"])
+    assert (manifest.provenance.label, manifest.exclude) == ("a label\nof two \\ lines", ["*.log", "a\\b"])
     assert not held(tree, data).count()
     code, said = sha256sum(tree, data)
     assert code == 0, said
@@ -114,7 +117,7 @@ def test_the_layout_of_a_manifest(tmp_path: Path) -> None:
     (root / "a").chmod(0o644)
     (root / "lib\\64").symlink_to("li b")
     entries, hashes = read_tree(os.fsencode(root))
-    assert render(entries, hashes, "tp8").decode() == (
+    assert render(entries, hashes, Provenance("tp8")).decode() == (
         "# A ddtree.fleet manifest. Its files are checked with: sha256sum -c --strict\n"
         "#: format 1\n"
         "#: label tp8\n"
@@ -146,7 +149,7 @@ def test_manifests_of_sha256sum_are_read(tree: bytes) -> None:
     with open(os.path.join(tree, b"extra"), "wb"):
         pass
     found = held(tree, data)
-    assert [len(one) for one in found.lists().values()] == [1, 1, 1, 0, 0]
+    assert [len(one) for one in found.lists().values()] == [1, 0, 1, 1, 0, 0]
 
 
 def test_every_kind_of_difference_is_told(tmp_path: Path) -> None:
@@ -204,7 +207,7 @@ def test_messages_and_results_are_bounded(tmp_path: Path) -> None:
     assert lines[-2:] == ["- extra: 019: expected nothing, found a file", "- and 230 more"]
     assert len(found.result()["extra"]) == 200
     assert found.result()["extra"][0] == {"path": "000", "expected": "nothing", "found": "a file"}
-    assert found.result()["counts"] == {"missing": 0, "changed": 0, "extra": 250, "mode": 0, "link": 0}
+    assert found.result()["counts"] == {"missing": 0, "moved": 0, "changed": 0, "extra": 250, "mode": 0, "link": 0}
 
 
 def test_no_differences_give_no_message() -> None:
@@ -252,12 +255,25 @@ FULL = "#: format 1\n"
         ("", "lists nothing"),
         ("# a comment\n\n", "lists nothing"),
         (f"\ufeff{HASH}  a\n", "line 1 begins with a byte order mark; save it as UTF-8 without one"),
-        (f"# x\r\n{HASH}  a\r\n", "line 1 ends with CR LF; convert the file to LF line ends"),
+        (
+            f"# x\r\n{HASH}  a\r\n",
+            "has 2 malformed lines\n- line 1 ends with CR LF; convert the file to LF line ends (also line 2)",
+        ),
         (f"{HASH}  a\nhello\n", "line 2 is not '<64 hex digits>  <path>'"),
         (f"{HASH} a\n", "line 1 is not '<64 hex digits>  <path>'"),
         (f"{HASH}  \n", "line 1 is not '<64 hex digits>  <path>'"),
-        (f"{HASH[1:]}  a\n", "line 1 is not '<64 hex digits>  <path>'"),
-        (f"SHA256 (a) = {HASH}\n", "line 1 is not '<64 hex digits>  <path>'"),
+        (
+            f"{HASH[1:]}  a\n",
+            "line 1 has a digest of 63 hex digits; a SHA-256 has 64, so write it with sha256sum",
+        ),
+        (
+            f"{HASH * 2}  a\n",
+            "line 1 has an SHA-512 digest of 128 hex digits; a SHA-256 has 64, so write it with sha256sum",
+        ),
+        (
+            f"SHA256 (a) = {HASH}\n",
+            "line 1 is the BSD form, 'SHA256 (<path>) = <digest>'; write it with 'sha256sum' without --tag",
+        ),
         (f"\\{HASH}  a\\tb\n", "line 1 holds the unknown escape \\t"),
         (f"\\{HASH}  a\\\n", "line 1 holds the unknown escape \\"),
         (f"{HASH}  a\0\n", "line 1 holds a NUL character"),
@@ -316,3 +332,154 @@ def test_differing_lines_are_bounded_and_readable() -> None:
 def test_wrong_digests() -> None:
     assert wrong_digest("a" * 64) is wrong_digest("A" * 64) is None
     assert wrong_digest("abc") == "digest 'abc' is not a SHA-256 of 64 hex digits"
+
+
+NASTY = [
+    b"\n",
+    b"\r",
+    b"\\",
+    b" ",
+    b"*",
+    b"#",
+    b"\t",
+    b"\xff",
+    b"\x80",
+    b"\xc3\xa4",
+    b"\xed\xa0\x80",
+    b"\x1b",
+    b"'",
+    b":",
+    b"n",
+    b"r",
+    b"x41",
+    b".",
+]
+
+
+def odd_name(chosen: random.Random) -> bytes:
+    return b"".join(chosen.choices(NASTY, k=chosen.randint(1, 12)))
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_any_name_goes_to_sha256sum_and_comes_back_from_it(tmp_path: Path, seed: int) -> None:
+    chosen = random.Random(seed)
+    root = os.fsencode(tmp_path / "tree")
+    os.mkdir(root)
+    names = {odd_name(chosen) for _number in range(300)} - {b".", b"..", b"__pycache__"}
+    for name in names:
+        kind = chosen.random()
+        path = os.path.join(root, name)
+        if kind < 0.1:
+            os.mkdir(path)
+        elif kind < 0.2:
+            os.symlink(odd_name(chosen), path)
+        else:
+            with open(path, "wb") as file:
+                file.write(name)
+            os.chmod(path, chosen.choice([0o644, 0o755, 0o600]))
+    entries, hashes = read_tree(root)
+    data = render(entries, hashes)
+    code, said = sha256sum(root, data)
+    assert (code, said.count(": OK"), "WARNING" in said) == (0, len(hashes), False), said
+    found = parse(data)
+    assert [one[:5] for one in found.entries] == [one[:3] + (0,) + one[4:5] for one in entries]
+    assert found.hashes == hashes
+    made = subprocess.run("find . -type f -exec sha256sum {} + | sort -k2", shell=True, cwd=root, capture_output=True)
+    assert parse(made.stdout).hashes == hashes
+
+
+@pytest.mark.parametrize("seed", range(200))
+def test_a_damaged_manifest_is_refused_in_bounded_words_or_says_what_it_says(tree: bytes, seed: int) -> None:
+    chosen = random.Random(seed)
+    whole = render(*read_tree(tree), Provenance("tp8", note={"a": "b"}))
+    data = bytearray(whole)
+    for _damage in range(chosen.randint(1, 5)):
+        at = chosen.randrange(len(data))
+        data[at : at + chosen.choice([0, 1, 70])] = chosen.choice(
+            [b"", b"\n", b"\\", b"\0", b"\r", b"#: ", b"\xff", whole[at : at + 99]]
+        )
+    try:
+        manifest = parse(bytes(data))
+    except ManifestError as error:
+        assert 0 < len(str(error)) < 10_000
+    else:
+        assert manifest.digest == parse(whole).digest
+
+
+def test_every_malformed_line_is_named_in_a_bounded_message() -> None:
+    lines = [f"{HASH}  ./good", "hello", f"{HASH}  ../{'a' * 100_000}", *["hello"] * 100_000]
+    lines += [f"{HASH}  /{number}" for number in range(100)]
+    with pytest.raises(ManifestError) as raised:
+        parse("\n".join(lines).encode())
+    said = str(raised.value).splitlines()
+    assert said[:2] == [
+        "has 100102 malformed lines",
+        "- line 2 is not '<64 hex digits>  <path>' (also line 4, 5, 6, 7 and 99996 more)",
+    ]
+    assert said[2].startswith("- line 3 lists ../aaaa")
+    assert said[3] == "- line 100004 lists the absolute path /0; paths must be relative to the tree"
+    assert (len(said), said[-1]) == (22, "- and 82 more")
+    assert max(map(len, said)) < 500
+
+
+def test_a_byte_order_mark_and_crlf_are_both_named() -> None:
+    with pytest.raises(ManifestError) as raised:
+        parse(f"\ufeff{HASH}  a\r\n{HASH}  b\r\n".encode())
+    assert str(raised.value).splitlines() == [
+        "has 3 malformed lines",
+        "- line 1 begins with a byte order mark; save it as UTF-8 without one",
+        "- line 1 ends with CR LF; convert the file to LF line ends (also line 2)",
+    ]
+
+
+def test_what_is_larger_than_any_manifest_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(_manifest, "MAX_BYTES", 1 << 20)
+    with pytest.raises(ManifestError, match="^is larger than 1 MiB, so it is no manifest of an environment$"):
+        parse(b"#" * ((1 << 20) + 1))
+
+
+@pytest.mark.parametrize(
+    ("records", "said"),
+    [
+        ("#: label a\n#: label b\n", "line 3 is a second label"),
+        ("#: package torch\n", "line 2 is not 'package <name><TAB><value>'"),
+        ("#: note a\tb\n#: note a\tc\n", "line 3 is a second note a"),
+    ],
+)
+def test_malformed_provenance_is_refused(records: str, said: str) -> None:
+    with pytest.raises(ManifestError) as raised:
+        parse((FULL + records).encode())
+    assert str(raised.value) == said
+
+
+def test_provenance_is_read_back_and_sha256sum_passes_over_it(tree: bytes) -> None:
+    odd = "a\tb\nc\\ \udcff"
+    provenance = Provenance("l", "2026-01-31T12:00:00Z", odd, odd, {odd: "1"}, {"A": ""}, {"k": odd, "l": "2"})
+    data = render(*read_tree(tree), provenance)
+    assert parse(data).provenance == provenance
+    assert sha256sum(tree, data)[0] == 0
+
+
+def test_a_moved_file_is_told_once_and_the_same_name_goes_first(tmp_path: Path) -> None:
+    root = tmp_path / "t"
+    for name in ("a/one.py", "a/two.py", "a/__init__.py", "a/empty", "a/copied", "a/lost"):
+        (root / name).parent.mkdir(parents=True, exist_ok=True)
+        (root / name).write_text("" if name in ("a/__init__.py", "a/empty") else "lost" if name == "a/lost" else "same")
+        (root / name).chmod(0o644)
+    data = render(*read_tree(os.fsencode(root)))
+    (root / "b").mkdir()
+    (root / "a/two.py").rename(root / "b/first")
+    (root / "a/one.py").rename(root / "b/one.py")
+    (root / "a/__init__.py").rename(root / "b/__init__.py")
+    (root / "a/empty").rename(root / "b/nothing")
+    (root / "a/lost").unlink()
+    (root / "b/copy").write_text("same")
+    assert shown(held(os.fsencode(root), data)) == {
+        "missing": ["a/empty: expected a file, found nothing", "a/lost: expected a file, found nothing"],
+        "moved": ["a/__init__.py -> b/__init__.py", "a/one.py -> b/one.py", "a/two.py -> b/copy"],
+        "extra": [
+            "b: expected nothing, found a directory",
+            "b/first: expected nothing, found a file",
+            "b/nothing: expected nothing, found a file",
+        ],
+    }

@@ -6,8 +6,6 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import os
-import threading
-import time
 from pathlib import Path
 from typing import Any, Dict, List
 
@@ -189,25 +187,6 @@ def test_a_directory_that_cannot_be_listed_is_named(root: Path) -> None:
 
 def test_odd_names_are_shown_readably() -> None:
     assert _tree.show("grün".encode() + b"\xff") == "grün\\xff"
-
-
-def test_threads_do_everything_once_and_hand_the_first_failure_on(root: Path) -> None:
-    for number in range(200):
-        (root / str(number)).write_text("x")
-    entries = scan(os.fsencode(root))
-    done: List[bytes] = []
-    _tree.run_threads(lambda entry: done.append(entry.path), entries, workers=4)
-    assert sorted(done) == [entry.path for entry in entries]
-    _tree.run_threads(done.append, [])  # type: ignore[arg-type]
-
-    def fail(entry: _tree.Entry) -> None:
-        if entry.path == b"100":
-            raise TreeError("100 is bad")
-        time.sleep(0.001)
-
-    with pytest.raises(TreeError, match="100 is bad"):
-        _tree.run_threads(fail, entries, workers=4)
-    assert threading.active_count() < 4
 
 
 def test_known_hashes_spare_reading(root: Path) -> None:

@@ -3,8 +3,9 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
 from __future__ import annotations
 
+import os
 import time
-from typing import List
+from typing import List, Optional
 
 import pytest
 from ansible_collections.ddtree.fleet.plugins.module_utils._stream import pace
@@ -17,15 +18,20 @@ GIGABIT = 112.0
 
 
 class World:
-    """A link of ``link`` MiB/s, processors that each pack ``packs`` MiB/s to a third, and the clock that goes with them."""
+    """A link of ``link`` MiB/s, processors that each pack ``packs`` MiB/s to a third, and the clock that goes with them.
 
-    def __init__(self, link: float, packs: float, workers: int = 8, mode: str = "auto") -> None:
+    ``free`` of the processors idle while content goes uncompressed, None where the host does not tell.
+    """
+
+    def __init__(
+        self, link: float, packs: float, workers: int = 8, mode: str = "auto", free: Optional[float] = None
+    ) -> None:
         self.link = link
         self.packs = packs
         self.kept = 1 / 3
         self.now = 0.0
         self.samples = 0
-        self.pace = Pace(mode, workers, lambda: self.now)
+        self.pace = Pace(mode, workers, lambda: self.now, lambda: None if free is None else self.now * free)
         if mode == "auto":
             assert self.pace.level(0) == 1  # a stream of few bytes is over before anything is known
             self.pace.left(pace.FIRST_BYTES)
@@ -55,7 +61,7 @@ class World:
         pytest.param(GIGABIT, 500.0, 2, 1, id="one gigabit, two processors"),
         pytest.param(10.0, 500.0, 2, 3, id="slow link"),
         pytest.param(GIGABIT, 50.0, 8, 0, id="processors that are busy with something else"),
-        pytest.param(GIGABIT, 150.0, 1, 0, id="one processor, hardly faster than the link"),
+        pytest.param(GIGABIT, 130.0, 1, 0, id="one processor, hardly faster than the link"),
     ],
 )
 def test_what_is_faster_on_that_link_with_those_processors_is_chosen(
@@ -64,6 +70,28 @@ def test_what_is_faster_on_that_link_with_those_processors_is_chosen(
     world = World(link, packs, workers)
     assert world.send(WINDOW) == [0] * WINDOW
     assert world.send(HOLD) == [level] * HOLD
+
+
+@pytest.mark.parametrize(
+    ("link", "free", "level"),
+    [
+        pytest.param(330.0, 0.1, 0, id="the stream itself needs both processors"),
+        pytest.param(330.0, 1.0, 1, id="the stream waits for the link, one processor idles"),
+        pytest.param(GIGABIT, 1.6, 1, id="both idle most of the time"),
+        pytest.param(GIGABIT, 64.0, 3, id="a host with more processors than the stream may use"),
+    ],
+)
+def test_only_processors_that_idle_are_counted_on(link: float, free: float, level: int) -> None:
+    world = World(link, 450.0, 2 if free < 2 else 8, free=free)
+    world.send(WINDOW)
+    assert world.send(1) == [level]
+    assert world.pace.rates()["free_percent"] == min(int(free * 100), 800)
+
+
+def test_this_host_tells_how_long_its_processors_have_idled() -> None:
+    idled = pace.idle_seconds()
+    assert idled is not None
+    assert 0 < idled < time.clock_gettime(time.CLOCK_BOOTTIME) * (os.cpu_count() or 1) * 1.1
 
 
 def test_content_that_keeps_its_size_goes_as_it_is() -> None:
@@ -117,6 +145,7 @@ def test_what_was_learnt_is_told() -> None:
         "link": pytest.approx(GIGABIT * MIB, rel=0.01),
         "pack": pytest.approx(500 * MIB, rel=0.01),
         "packed_percent": 33,
+        "free_percent": 800,
         "level": 3,
     }
 
