@@ -86,7 +86,8 @@ class RecordBaseline:
         pass
 
     def reference(self, distribution: Optional[Distribution], versions: Sequence[str]) -> Reference:
-        assert distribution is not None
+        if distribution is None:
+            raise AssertionError("it is of one distribution")
         if distribution.problem:
             raise distribution.problem
         warnings = [

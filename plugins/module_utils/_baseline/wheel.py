@@ -64,7 +64,8 @@ class WheelBaseline:
         self.candidates = _candidates(self.place)
 
     def reference(self, distribution: Optional[Distribution], versions: Sequence[str]) -> Reference:
-        assert distribution is not None
+        if distribution is None:
+            raise AssertionError("it is of one distribution")
         there = [version for version in versions if self._fitting(distribution, version)]
         wheel = _Wheel(self._choose(distribution, (there or versions)[0]).path)
         files = wheel.expected(self.installed, distribution)

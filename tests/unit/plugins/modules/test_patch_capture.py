@@ -4,12 +4,14 @@
 from __future__ import annotations
 
 import os
+import subprocess
 import sys
 from pathlib import Path
 from typing import Any, Dict
 
 import pytest
 from ansible_collections.ddtree.fleet.tests.unit.conftest import RunModule
+from ansible_collections.ddtree.fleet.tests.unit.environments import SYSTEM_PYTHON
 from ansible_collections.ddtree.fleet.tests.unit.packages import FILES, Packages, wheel
 
 
@@ -61,6 +63,21 @@ def test_what_would_fail_on_the_environment_itself_is_not_returned(run_module: R
     source.write("pkg/a.py~", "a = 1\n")
     assert "no backup files among the packages, found 1: pkg/a.py~" in run_module("patch_capture", asked(source))["msg"]
     assert run_module("patch_capture", asked(source, policy={"backups": "ignore"}))["rc"] == 0
+
+
+def test_the_interpreter_of_the_environment_judges_the_syntax_not_the_host_s(
+    run_module: RunModule, source: Packages
+) -> None:
+    newer = "type Number = int\n\n\ndef is_ddtree(): ...\n"  # since Python 3.12
+    for python in (sys.executable, str(SYSTEM_PYTHON)):
+        (source.root / "bin" / "python").unlink()
+        (source.root / "bin" / "python").symlink_to(python)
+        program = f"compile({newer!r}, 'a.py', 'exec')"
+        taken = subprocess.run([python, "-c", program], stderr=subprocess.DEVNULL, check=False).returncode == 0
+        source.write("pkg/a.py", newer)
+        result = run_module("patch_capture", asked(source))
+        assert (result["rc"] == 0) == taken
+        assert ("compiles in pkg/a.py:1" in result.get("msg", "")) == (not taken)
 
 
 def test_what_could_not_be_captured_is_a_warning_and_its_policy_decides(
