@@ -82,7 +82,7 @@ PLAIN, ZSTD = PIPES[0], tuple(pipe for pipe in PIPES if "zstd" in pipe.name)
 # It goes straight from the source to the target, since rsync does not go from one remote host to another.
 RSYNC = Peer("rsync", "{src} 'rsync -a --mkpath {venv}/ {target}:{copy}{venv}/'")
 RSYNC_CHECKSUM = Peer("rsync_checksum", "{src} 'rsync -a --checksum {venv}/ {target}:{copy}{venv}/'")
-FLOOR = Peer("cp", "{dst} 'cp -a {copy}{venv} {floor} && sync -f {floor}'")
+FLOOR = Peer("cp", "{dst} 'cp -a --reflink=never {copy}{venv} {floor} && sync -f {floor}'")
 
 
 @dataclass(frozen=True)
