@@ -5,11 +5,11 @@
 
 from __future__ import annotations
 
-import hashlib
 import re
 from functools import cached_property
 from typing import Callable, Dict, Iterable, List, NamedTuple, Optional
 
+from ansible_collections.ddtree.fleet.plugins.module_utils._baseline.model import hash_of
 from ansible_collections.ddtree.fleet.plugins.module_utils._syntax import Mark, Syntax
 
 
@@ -28,11 +28,8 @@ class Source:
 
     @cached_property
     def sha256(self) -> str:
-        digest = hashlib.sha256()
         with open(self.path, "rb") as file:
-            for block in iter(lambda: file.read(1 << 20), b""):
-                digest.update(block)
-        return digest.hexdigest()
+            return hash_of(file).hex()
 
 
 def _literal(source: Source, wanted: str) -> List[int]:
