@@ -305,8 +305,10 @@ def _check_versions(
     missing: Dict[str, List[str]] = {}
     unknown: Dict[str, List[str]] = {}
     for reading in readings:
+        names = {version.library for version in reading.dynamic.versions}
+        places = {name: libraries.find(name, reading.path, reading.dynamic) for name in names}
         for version in reading.dynamic.versions:
-            found = libraries.find(version.library, reading.path, reading.dynamic)
+            found = places[version.library]
             defined = libraries.defined(found.path) if found else frozenset()
             if not found:
                 unknown.setdefault(version.library, []).append(reading.file)
