@@ -101,15 +101,14 @@ TABLES = ("package", "environment", "note")
 
 @dataclass(frozen=True)
 class Manifest:
-    """What a manifest says. ``full`` ones list directories, links and modes too, not only files."""
+    """What a manifest says. ``full`` ones list directories, links and modes too, not only files, and have a tree digest."""
 
     entries: List[Entry]
     hashes: Dict[bytes, str]
     full: bool = False
     provenance: Provenance = Provenance()
     exclude: List[str] = field(default_factory=list)
-
-    digest: str = ""  # the tree digest of all that is listed, empty where directories, links and modes are not
+    digest: str = ""
 
 
 class Difference(NamedTuple):

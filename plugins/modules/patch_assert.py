@@ -306,6 +306,7 @@ EXAMPLES = r"""
         - sgl_kernel/**/*.so
         - files: sgl_kernel/sm100/*.so
           require_arch: [host]
+
 - name: Nothing in the environment differs from its wheels but the patch set, and the diffs are shown
   ddtree.fleet.patch_assert:
     root: /root/venv_sglang211
@@ -391,7 +392,7 @@ inventory:
       type: list
       elements: str
     undeclared:
-      description: The C(modified), C(added) and C(missing) files that O(files) does not name.
+      description: The C(modified), C(added) and C(missing) files that neither O(files) nor O(diffs) names.
       type: dict
       contains:
         modified:

@@ -94,9 +94,6 @@ RECORD = Baseline("record", ["sglang"])
 SPEC = "sglang/srt/spec_info.py"
 
 
-SPEC = "sglang/srt/spec_info.py"
-
-
 def failed(verdict: Verdict) -> List[str]:
     return [check.sentence() for check in verdict.checks if not check.passed]
 
