@@ -65,10 +65,10 @@ options:
         type: str
         required: true
       literal:
-        description: A text. Occurrences that do not overlap count. All line ends are read as C(\n).
+        description: A text. Occurrences that do not overlap count. All line ends are read as C(\n). A file larger than 64 MiB is not read.
         type: str
       regex:
-        description: A regular expression of Python, with C(^) and C($) matching at every line.
+        description: A regular expression of Python, with C(^) and C($) matching at every line. It has 20 seconds for a file.
         type: str
       defines:
         description:

@@ -135,8 +135,6 @@ class Elf:
         def name(tag: int) -> str:
             return strings.at(entries[tag][-1]) if tag in entries else ""
 
-        if len(entries.get(DT_NEEDED, ())) > MAX_NEEDED:
-            raise ElfError(f"more than {MAX_NEEDED} libraries needed")
         found = Dynamic(
             needed=tuple(strings.at(value) for value in entries.get(DT_NEEDED, ())),
             soname=name(DT_SONAME),
@@ -145,6 +143,8 @@ class Elf:
             versions=tuple(self._versions(programs, entries, strings)) if DT_VERNEED in entries else (),
             defined=frozenset(self._definitions(programs, entries, strings)) if DT_VERDEF in entries else frozenset(),
         )
+        if max(len(found.needed), len({version.library for version in found.versions})) > MAX_NEEDED:
+            raise ElfError(f"more than {MAX_NEEDED} libraries needed")
         if max(found.rpath.count(":"), found.runpath.count(":")) >= MAX_PLACES:
             raise ElfError(f"more than {MAX_PLACES} directories in its own path")
         return found
