@@ -111,8 +111,9 @@ class SnapshotBaseline:
                     entries[path] = entry
                     self.paths[path] = entry.path
         except (OSError, TreeError) as error:
+            said = getattr(error, "strerror", None) or str(error)
             raise BaselineError(
-                f"snapshot {show_name(self.path)}: {error}", "name a directory that can be read"
+                f"snapshot {show_name(self.path)}: {said}", "name a directory that can be read"
             ) from error
         return _counting(entries)
 

@@ -39,7 +39,7 @@ from ansible_collections.ddtree.fleet.plugins.module_utils._native.host import (
     read_host,
 )
 from ansible_collections.ddtree.fleet.plugins.module_utils._native.request import Group, Request
-from ansible_collections.ddtree.fleet.plugins.module_utils._patches.environment import Environment
+from ansible_collections.ddtree.fleet.plugins.module_utils._patches.environment import Environment, PatchError
 from ansible_collections.ddtree.fleet.plugins.module_utils._patches.verdict import NAMES_IN_MESSAGE
 from ansible_collections.ddtree.fleet.plugins.module_utils._verdict import Check
 
@@ -108,11 +108,14 @@ class Coverage(NamedTuple):
 
 
 def prove(environment: Environment, request: Request) -> Proof:
-    """Look at all that is asked, in one go."""
+    """Look at all that is asked, in one go. Raises PatchError for a directory that cannot be read."""
     proof = Proof([], [], {})
     unverified: List[str] = []
     host = _host(request, proof, unverified)
-    below = index_libraries(environment.site)
+    try:
+        below = index_libraries(environment.site)
+    except OSError as error:
+        raise PatchError(f"{show_name(error.filename)}: {error.strerror}") from error
     readings: Dict[str, Reading] = {}
     for group in request.groups:
         files = sorted(file for file in below if group.matches(file))

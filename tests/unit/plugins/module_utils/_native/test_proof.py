@@ -12,7 +12,7 @@ from typing import Any, Dict, List, Optional
 import pytest
 from ansible_collections.ddtree.fleet.plugins.module_utils._native.proof import Proof, prove
 from ansible_collections.ddtree.fleet.plugins.module_utils._native.request import parse_request
-from ansible_collections.ddtree.fleet.plugins.module_utils._patches.environment import Environment
+from ansible_collections.ddtree.fleet.plugins.module_utils._patches.environment import Environment, PatchError
 from ansible_collections.ddtree.fleet.tests.unit.libraries import container, entry, library, ptx, sass
 
 RECORDED = Path(__file__).parents[4] / "recorded" / "sglang-kernel-0.4.2" / "libraries.zip"
@@ -276,6 +276,12 @@ def test_versions_that_this_host_has_pass(fake: Fake) -> None:
     assert failed(proof) == []
     said = "the symbol versions of libnowhere.so, which is not found, for k/b.so"
     assert (proof.result["not_verified"], proof.warnings) == ([said], [f"not verified: {said}"])
+
+
+def test_a_directory_that_cannot_be_read_is_named(fake: Fake) -> None:
+    fake.site = fake.site / "gone"
+    with pytest.raises(PatchError, match=f"^{fake.site}: No such file or directory$"):
+        fake.prove("**/*")
 
 
 def test_the_result_stays_small(fake: Fake) -> None:
