@@ -116,12 +116,13 @@ def prove(environment: Environment, request: Request) -> Proof:
         below = index_libraries(environment.site)
     except OSError as error:
         raise PatchError(f"{show_name(error.filename)}: {error.strerror}") from error
+    tools = find_tools(environment.root, environment.site)
     readings: Dict[str, Reading] = {}
     for group in request.groups:
         files = sorted(file for file in below if group.matches(file))
         for file in files:
             if file not in readings:
-                readings[file] = _read(environment, file, below[file], host.machine)
+                readings[file] = _read(file, below[file], host.machine, tools)
         found = [readings[file] for file in files if not readings[file].foreign]
         hint = (
             "" if found else f"patterns are relative to {environment.site}, and only names such as x.so or x.so.1 count"
@@ -167,7 +168,7 @@ def _host(request: Request, proof: Proof, unverified: List[str]) -> Host:
     return host
 
 
-def _read(environment: Environment, file: str, path: str, machine: str) -> Reading:
+def _read(file: str, path: str, machine: str, tools: List[str]) -> Reading:
     reading = Reading(file, path)
     try:
         with Elf(path) as elf:
@@ -175,7 +176,7 @@ def _read(environment: Environment, file: str, path: str, machine: str) -> Readi
                 reading.foreign = f"a library for {elf.machine}"
                 return reading
             reading.dynamic = elf.dynamic()
-            _read_gpu_code(environment, elf, reading)
+            _read_gpu_code(elf, reading, tools)
     except ForeignError as error:
         reading.foreign = str(error)
     except ElfError as error:
@@ -185,7 +186,7 @@ def _read(environment: Environment, file: str, path: str, machine: str) -> Readi
     return reading
 
 
-def _read_gpu_code(environment: Environment, elf: Elf, reading: Reading) -> None:
+def _read_gpu_code(elf: Elf, reading: Reading, tools: List[str]) -> None:
     try:
         reading.fatbins = read_fatbins(elf)
         reading.unread = ", ".join(reading.fatbins.unknown)
@@ -197,7 +198,7 @@ def _read_gpu_code(environment: Environment, elf: Elf, reading: Reading) -> None
         reading.reader = "headers" if reading.fatbins.entries else ""
         return
     try:
-        images = list_images(find_tools(environment.root, environment.site), reading.path)
+        images = list_images(tools, reading.path)
     except CuobjdumpError as error:
         reading.unread += f"; {error}"
         return

@@ -162,7 +162,7 @@ def test_a_driver_that_does_not_answer_fails_where_the_host_is_asked_for(fake: F
 
 def test_code_of_an_unknown_form_is_not_verified_and_passes_no_requirement(fake: Fake) -> None:
     fake.write("k/a.so", container(sass(90), entry(0x100, 0)))
-    no_tool = "there is no cuobjdump to ask, such as that of the package nvidia-cuda-cuobjdump"
+    no_tool = "there is no cuobjdump that answers, such as that of the package nvidia-cuda-cuobjdump"
     said = f"k/a.so: fatbin entries of kind 0x100; {no_tool}"
     proof = fake.prove("k/*.so", require_arch=["sm_90", "sm_120"])
     assert [sentence.split(", found ")[1] for sentence in failed(proof)] == [
