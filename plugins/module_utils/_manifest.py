@@ -52,6 +52,7 @@ from ansible_collections.ddtree.fleet.plugins.module_utils._tree import (
 FORMAT = b"1"
 FILE_MODE = 0o644
 MAX_BYTES = 256 << 20  # a million files
+MAX_EXCLUDE = 1000  # each is held against every path
 SHOWN = 200
 IN_MESSAGE = 20
 NAME_SHOWN = 300
@@ -291,6 +292,8 @@ class _Reader:
         elif name.decode("ascii", "replace") in TABLES:
             self._read_row(name.decode(), value)
         elif name == b"exclude":
+            if len(self.exclude) == MAX_EXCLUDE:
+                raise ValueError(f"is one more than the {MAX_EXCLUDE} excludes that a manifest may have")
             self.exclude.append(_unescape_text(value))
         elif name == b"tree":
             self.tree = value.decode("ascii", "replace")
