@@ -42,6 +42,7 @@ options:
     description:
       - The patched files, relative to site-packages. Each must be there.
       - With O(baseline), each must differ from it, and no other file may but those of O(diffs), which need not be repeated here.
+      - A file that the baseline says nothing of, such as one of another distribution, cannot be held against it, and a warning says so.
     type: list
     elements: str
     default: []

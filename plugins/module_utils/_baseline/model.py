@@ -118,11 +118,12 @@ def some(names: Sequence[str], limit: int = 10) -> str:
 
 def open_regular(path: str) -> BinaryIO:
     """A regular file to read from; raises OSError, and never waits for what is no file."""
-    file = open(os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC), "rb")
-    if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
-        file.close()
-        raise OSError(0, "no regular file", path)
-    return file
+    fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+    mode = os.fstat(fd).st_mode
+    if stat.S_ISREG(mode):
+        return open(fd, "rb")
+    os.close(fd)
+    raise OSError(0, "Is a directory" if stat.S_ISDIR(mode) else "no regular file", path)
 
 
 def read_beginning(path: str, limit: int) -> bytes:
