@@ -52,6 +52,7 @@ from ansible_collections.ddtree.fleet.plugins.module_utils._tree import (
 FORMAT = b"1"
 FILE_MODE = 0o644
 MAX_BYTES = 256 << 20  # a million files
+MAX_EXCLUDE = 1000  # each is held against every path
 SHOWN = 200
 IN_MESSAGE = 20
 NAME_SHOWN = 300
@@ -101,15 +102,14 @@ TABLES = ("package", "environment", "note")
 
 @dataclass(frozen=True)
 class Manifest:
-    """What a manifest says. ``full`` ones list directories, links and modes too, not only files."""
+    """What a manifest says. ``full`` ones list directories, links and modes too, not only files, and have a tree digest."""
 
     entries: List[Entry]
     hashes: Dict[bytes, str]
     full: bool = False
     provenance: Provenance = Provenance()
     exclude: List[str] = field(default_factory=list)
-
-    digest: str = ""  # the tree digest of all that is listed, empty where directories, links and modes are not
+    digest: str = ""
 
 
 class Difference(NamedTuple):
@@ -292,6 +292,8 @@ class _Reader:
         elif name.decode("ascii", "replace") in TABLES:
             self._read_row(name.decode(), value)
         elif name == b"exclude":
+            if len(self.exclude) == MAX_EXCLUDE:
+                raise ValueError(f"is one more than the {MAX_EXCLUDE} excludes that a manifest may have")
             self.exclude.append(_unescape_text(value))
         elif name == b"tree":
             self.tree = value.decode("ascii", "replace")

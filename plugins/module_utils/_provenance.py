@@ -45,21 +45,23 @@ def text_of(option: str, text: str) -> str:
 
 
 def notes(given: Mapping[str, object]) -> Dict[str, str]:
-    """Free names and values. Raises ProvenanceError for what is a secret by its name, and for nested values."""
+    """Free names and values. Raises ProvenanceError for what is a secret by its name, and for nested or no values."""
     found = {}
     for name, value in given.items():
         _refuse_secret_name("provenance", str(name))
-        if isinstance(value, (dict, list)):
+        if value is None or isinstance(value, (dict, list)):
             raise ProvenanceError(f"provenance {name} is not a text or a number; give each value a name of its own")
         found[str(name)] = text_of(f"provenance {name}", str(value))
     return found
 
 
 def variables(names: Iterable[str], environment: Mapping[str, str]) -> Dict[str, str]:
-    """The named variables that are set. Raises ProvenanceError for what is a secret by its name."""
+    """The named variables that are set. Raises ProvenanceError for what is a secret by its name, and for what is no name."""
     found = {}
     for name in names:
         _refuse_secret_name("environment", name)
+        if not name or "=" in name:
+            raise ProvenanceError(f"environment {name!r} is no name of a variable; its value is read on the host")
         if name in environment:
             found[name] = text_of(f"environment {name}", environment[name])
     return found

@@ -28,6 +28,8 @@ _IN_TEXT = (
         rf"""(?!None\b|null\b)(?:{_QUOTED}|[^\s,)}}'"]+)""",
         re.IGNORECASE,
     ),
+    # https://user:KEY@host
+    re.compile(r"""(?P<before>\b[a-z][a-z0-9+.-]{0,20}://[^\s/:@'"]*:)[^\s/@'"]+(?=@)"""),
     # HF_TOKEN=KEY
     re.compile(rf"""(?P<before>(?<![A-Za-z0-9])(?:KEY|TOKEN|PASSWORD|SECRET)=)(?:{_QUOTED}|[^\s,)}}'"]+)"""),
 )

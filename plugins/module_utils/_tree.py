@@ -68,7 +68,7 @@ def compile_exclude(patterns: Sequence[str]) -> Optional[re.Pattern[bytes]]:
         parts.append(translated if anchored else f"(?:.*/)?{translated}")
     if not parts:
         return None
-    return re.compile("|".join(f"(?:{part})" for part in parts).encode(), re.DOTALL)
+    return re.compile("|".join(f"(?:{part})" for part in parts).encode("utf-8", "surrogateescape"), re.DOTALL)
 
 
 def scan(

@@ -22,9 +22,8 @@ MAX_WORKERS = 16
 MAX_BATCHES = 8000  # half of what a pipe holds while nobody reads it, since one large item makes a batch more
 BATCH_ITEMS, BATCH_BYTES = 64, 64 << 20
 BATCH = struct.Struct(">I")
-RESULT = struct.Struct(
-    ">II"
-)  # place in the list, or FAILED and then a message instead of a result, and the length of what follows
+# The place in the list, or FAILED and then a message instead of a result, and the length of what follows.
+RESULT = struct.Struct(">II")
 FAILED = 0xFFFFFFFF
 ENDING = (signal.SIGTERM, signal.SIGHUP)
 

@@ -229,6 +229,7 @@ from dataclasses import asdict, replace
 from typing import Any, Dict, List, Optional, Tuple
 
 from ansible.module_utils.basic import AnsibleModule
+from ansible_collections.ddtree.fleet.plugins.module_utils._baseline.model import read_beginning
 from ansible_collections.ddtree.fleet.plugins.module_utils._index import HashIndex, index_path
 from ansible_collections.ddtree.fleet.plugins.module_utils._manifest import (
     MAX_BYTES,
@@ -263,10 +264,22 @@ FOR_VERIFIED = {
 
 def read_manifest(path: str) -> bytes:
     try:
-        with open(path, "rb") as file:
-            return file.read(MAX_BYTES + 1)
+        return read_beginning(path, MAX_BYTES + 1)
     except OSError as error:
         raise ManifestError(f"cannot be read: {error.strerror}") from error
+
+
+def write_manifest(module: AnsibleModule, path: str, data: bytes) -> None:
+    try:
+        fd, temporary = tempfile.mkstemp(dir=module.tmpdir)
+        with open(fd, "wb") as file:
+            file.write(data)
+    except OSError as error:
+        raise ManifestError(f"cannot be written by way of {module.tmpdir}: {error.strerror}") from error
+    try:
+        module.atomic_move(temporary, path)
+    except Exception as error:  # atomic_move raises nothing narrower
+        raise ManifestError(f"cannot be written: {error}") from error
 
 
 def read(module: AnsibleModule, exclude: List[str], place: Optional[bytes]) -> Tuple[List[Entry], Dict[bytes, str]]:
@@ -317,6 +330,8 @@ def ensure_present(module: AnsibleModule) -> Dict[str, Any]:
     parent = os.path.dirname(os.path.abspath(manifest))
     if not os.path.isdir(parent):
         raise ManifestError("cannot be written: its directory is not there")
+    if not os.access(parent, os.W_OK):
+        raise ManifestError("cannot be written: its directory is not writable by this user")
     provenance = gather(module.params)
     data = read_manifest(manifest) if os.path.lexists(manifest) else b""
     before = written_before(data)
@@ -326,10 +341,7 @@ def ensure_present(module: AnsibleModule) -> Dict[str, Any]:
     provenance = replace(provenance, time=known_since or now())
     after = render(entries, hashes, provenance, exclude, digest)
     if after != data and not module.check_mode:
-        fd, temporary = tempfile.mkstemp(dir=module.tmpdir)
-        with open(fd, "wb") as file:
-            file.write(after)
-        module.atomic_move(temporary, manifest)
+        write_manifest(module, manifest, after)
     shown = {"diff": {"prepared": differing_lines(data, after)}} if module._diff and after != data else {}
     return {"changed": after != data, **facts(entries, digest, provenance), **shown}
 
@@ -369,7 +381,9 @@ def verify(module: AnsibleModule) -> Dict[str, Any]:
 
 
 def problem_with(given: Dict[str, Any]) -> Optional[str]:
-    """What is wrong with options that do not go together, if anything."""
+    """What is wrong with the options, each and together, if anything."""
+    if not os.path.isdir(given["path"]):
+        return f"path {given['path']} is no directory on this host; name the top of the tree"
     if given["state"] == "present":
         for name, why in FOR_VERIFIED.items():
             if given[name] is not None:

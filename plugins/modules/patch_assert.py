@@ -29,6 +29,7 @@ options:
     description:
       - The patched files, relative to site-packages. Each must be there.
       - With O(baseline), each must differ from it, and no other file may but those of O(diffs), which need not be repeated here.
+      - A file that the baseline says nothing of, such as one of another distribution, cannot be held against it, and a warning says so.
     type: list
     elements: str
     default: []
@@ -52,10 +53,10 @@ options:
         type: str
         required: true
       literal:
-        description: A text. Occurrences that do not overlap count. All line ends are read as C(\n).
+        description: A text. Occurrences that do not overlap count. All line ends are read as C(\n). A file larger than 64 MiB is not read.
         type: str
       regex:
-        description: A regular expression of Python, with C(^) and C($) matching at every line.
+        description: A regular expression of Python, with C(^) and C($) matching at every line. It has 20 seconds for a file.
         type: str
       defines:
         description:
@@ -289,7 +290,7 @@ inventory:
       type: list
       elements: str
     undeclared:
-      description: The C(modified), C(added) and C(missing) files that O(files) does not name.
+      description: The C(modified), C(added) and C(missing) files that neither O(files) nor O(diffs) names.
       type: dict
       contains:
         modified:

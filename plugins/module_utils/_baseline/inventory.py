@@ -5,7 +5,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import os
 import stat
 from dataclasses import dataclass, field
@@ -21,6 +20,8 @@ from ansible_collections.ddtree.fleet.plugins.module_utils._baseline.model impor
     Expected,
     Reference,
     Territory,
+    hash_of,
+    open_regular,
     read_beginning,
 )
 from ansible_collections.ddtree.fleet.plugins.module_utils._hashing import hash_tree
@@ -29,7 +30,6 @@ from ansible_collections.ddtree.fleet.plugins.module_utils._tree import DIRECTOR
 # What stands in site-packages without belonging to a distribution: virtualenv's, ensurepip's and Debian's.
 OWNERLESS = ("distutils-precedence.pth", "_virtualenv.py", "_virtualenv.pth", "README.txt")
 LAUNCHER_SIZE = 1 << 20
-READ_SIZE = 1 << 20
 
 
 @dataclass
@@ -123,7 +123,8 @@ def _hashes(
             if entry is not None and entry.kind == FILE and expected.algorithm == "sha256":
                 many[path] = entry
             elif os.path.isfile(os.path.join(site, path)):
-                hashes[path, expected.algorithm] = _hash(os.path.join(site, path), expected.algorithm)
+                with open_regular(os.path.join(site, path)) as file:
+                    hashes[path, expected.algorithm] = hash_of(file, expected.algorithm)
     for name, digest in hash_tree(os.fsencode(site), many.values()).items():
         hashes[os.fsdecode(name), "sha256"] = bytes.fromhex(digest)
     return hashes
@@ -141,16 +142,6 @@ def file_entry(site: str, path: str) -> Optional[Entry]:
     return Entry(
         name, FILE, st.st_mode & 0o777, st.st_size, b"", st.st_mtime_ns, st.st_ctime_ns, st.st_ino, st.st_nlink
     )
-
-
-def _hash(full: str, algorithm: str) -> bytes:
-    digest = hashlib.new(algorithm, usedforsecurity=False)
-    with open(full, "rb", buffering=0) as file:
-        data = file.read(READ_SIZE)
-        while data:
-            digest.update(data)
-            data = file.read(READ_SIZE)
-    return digest.digest()
 
 
 def _state(site: str, path: str, reference: Reference, hashes: Dict[Tuple[str, str], bytes]) -> str:

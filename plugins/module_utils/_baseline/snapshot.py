@@ -29,7 +29,7 @@ from ansible_collections.ddtree.fleet.plugins.module_utils._baseline.model impor
 )
 from ansible_collections.ddtree.fleet.plugins.module_utils._baseline.wheel import installed_path
 from ansible_collections.ddtree.fleet.plugins.module_utils._hashing import hash_tree
-from ansible_collections.ddtree.fleet.plugins.module_utils._manifest import ManifestError, parse
+from ansible_collections.ddtree.fleet.plugins.module_utils._manifest import MAX_BYTES, ManifestError, parse
 from ansible_collections.ddtree.fleet.plugins.module_utils._tree import (
     DIRECTORY,
     LINK,
@@ -38,7 +38,6 @@ from ansible_collections.ddtree.fleet.plugins.module_utils._tree import (
     scan,
 )
 
-MANIFEST_SIZE = 256 << 20
 SITE = re.compile(r"(?P<prefix>(?:.*/)?)(?:lib(?:64)?/python3[^/]*/)?site-packages/")
 
 
@@ -112,8 +111,9 @@ class SnapshotBaseline:
                     entries[path] = entry
                     self.paths[path] = entry.path
         except (OSError, TreeError) as error:
+            said = getattr(error, "strerror", None) or str(error)
             raise BaselineError(
-                f"snapshot {show_name(self.path)}: {error}", "name a directory that can be read"
+                f"snapshot {show_name(self.path)}: {said}", "name a directory that can be read"
             ) from error
         return _counting(entries)
 
@@ -127,10 +127,7 @@ class SnapshotBaseline:
     def _read_manifest(self) -> Dict[str, Entry]:
         shown = show_name(self.path)
         try:
-            data = read_beginning(self.path, MANIFEST_SIZE + 1)
-            if len(data) > MANIFEST_SIZE:
-                raise ManifestError(f"is larger than {MANIFEST_SIZE >> 20} MiB")
-            manifest = parse(data)
+            manifest = parse(read_beginning(self.path, MAX_BYTES + 1))
         except OSError as error:
             raise BaselineError(
                 f"snapshot {shown}: {error.strerror}", "name a directory or a manifest in path"

@@ -10,7 +10,6 @@ twice, that overlap, or that would unpack to more than any wheel holds.
 from __future__ import annotations
 
 import contextlib
-import hashlib
 import os
 import posixpath
 import re
@@ -32,6 +31,8 @@ from ansible_collections.ddtree.fleet.plugins.module_utils._baseline.model impor
     BaselineError,
     Expected,
     Reference,
+    hash_of,
+    open_regular,
     read_beginning,
     show_name,
     some,
@@ -40,7 +41,6 @@ from ansible_collections.ddtree.fleet.plugins.module_utils._baseline.model impor
 MEMBERS = 500_000
 UNPACKED = 64 << 30
 RATIO, SMALL = 100, 1 << 30  # a wheel that unpacks to more than SMALL and RATIO times its size is a bomb
-READ_SIZE = 1 << 20
 THREADS = 8
 FILE_NAME = re.compile(r"(?P<name>[^-]+)-(?P<version>[^-]+)(?:-(?P<build>[0-9][^-]*))?-[^-]+-[^-]+-[^-]+\.whl")
 
@@ -134,8 +134,9 @@ class _Wheel:
     def __init__(self, path: str) -> None:
         self.path = path
         try:
-            self.size = os.stat(path).st_size
-            self.archive = zipfile.ZipFile(path)
+            file = open_regular(path)
+            self.size = os.fstat(file.fileno()).st_size
+            self.archive = zipfile.ZipFile(file)
             infos = self.archive.infolist()
         except (OSError, zipfile.BadZipFile, NotImplementedError, ValueError) as error:
             said = getattr(error, "strerror", None) or str(error)
@@ -195,13 +196,8 @@ class _Wheel:
             return dict(zip(self.places, pool.map(self._hashed, self.places.values())))
 
     def _hashed(self, name: str) -> Expected:
-        digest = hashlib.sha256()
         with self._open(name) as member:
-            data = member.read(READ_SIZE)
-            while data:
-                digest.update(data)
-                data = member.read(READ_SIZE)
-        return Expected("sha256", digest.digest())
+            return Expected("sha256", hash_of(member))
 
     def beginning(self, name: str, limit: int) -> bytes:
         with self._open(name) as member:

@@ -36,9 +36,12 @@ def find_tools(root: str, site: str) -> List[str]:
 
 
 def list_images(tools: List[str], path: str) -> Set[Image]:
-    """The images by the first tool that can list them. Raises CuobjdumpError."""
+    """The images by the first tool that can list them. Raises CuobjdumpError.
+
+    A tool that does not answer in time is taken out of ``tools``, as it would be waited for at every library.
+    """
     problem: Optional[str] = None
-    for tool in tools:
+    for tool in list(tools):
         # Files take the answer instead of pipes: a pipe would be waited for as long as any child of the tool holds it.
         with tempfile.TemporaryFile() as listing, tempfile.TemporaryFile() as complaints:
             try:
@@ -52,6 +55,7 @@ def list_images(tools: List[str], path: str) -> Set[Image]:
                 )
             except subprocess.TimeoutExpired:
                 problem = f"{tool} did not answer within {ANSWER_SECONDS} s"
+                tools.remove(tool)
                 continue
             except OSError as error:
                 problem = f"{tool}: {error.strerror}"
@@ -61,7 +65,9 @@ def list_images(tools: List[str], path: str) -> Set[Image]:
         if done.returncode == 0 and any(matches):
             return {Image(parse_architecture(match[2]), match[1] == "PTX") for match in matches if match}
         problem = f"{tool} lists nothing: {' '.join((complained or said).split())[:200]}"
-    raise CuobjdumpError(problem or "there is no cuobjdump to ask, such as that of the package nvidia-cuda-cuobjdump")
+    raise CuobjdumpError(
+        problem or "there is no cuobjdump that answers, such as that of the package nvidia-cuda-cuobjdump"
+    )
 
 
 def _text(file: IO[bytes]) -> str:

@@ -30,6 +30,7 @@ DT_VERDEF, DT_VERDEFNUM, DT_VERNEED, DT_VERNEEDNUM = 0x6FFFFFFC, 0x6FFFFFFD, 0x6
 VER_FLG_WEAK = 2
 
 MAX_SECTIONS, MAX_DYNAMIC, MAX_VERSIONS, MAX_NAME = 1 << 16, 1 << 13, 1 << 13, 1 << 14
+MAX_NEEDED = MAX_PLACES = 512  # libraries, and directories to look for each in
 
 
 class ElfError(Exception):
@@ -134,7 +135,7 @@ class Elf:
         def name(tag: int) -> str:
             return strings.at(entries[tag][-1]) if tag in entries else ""
 
-        return Dynamic(
+        found = Dynamic(
             needed=tuple(strings.at(value) for value in entries.get(DT_NEEDED, ())),
             soname=name(DT_SONAME),
             rpath=name(DT_RPATH),
@@ -142,6 +143,11 @@ class Elf:
             versions=tuple(self._versions(programs, entries, strings)) if DT_VERNEED in entries else (),
             defined=frozenset(self._definitions(programs, entries, strings)) if DT_VERDEF in entries else frozenset(),
         )
+        if max(len(found.needed), len({version.library for version in found.versions})) > MAX_NEEDED:
+            raise ElfError(f"more than {MAX_NEEDED} libraries needed")
+        if max(found.rpath.count(":"), found.runpath.count(":")) >= MAX_PLACES:
+            raise ElfError(f"more than {MAX_PLACES} directories in its own path")
+        return found
 
     def _read_header(self) -> None:
         if self.size < HEADER.size or self.read(0, 4) != b"\x7fELF":

@@ -102,9 +102,16 @@ class Libraries:
 
 
 def index_libraries(directory: str) -> Dict[str, str]:
-    """The shared libraries below a directory: path by path relative to it. Links to directories are not followed."""
+    """The shared libraries below a directory: path by path relative to it. Links to directories are not followed.
+
+    Raises OSError for a directory that cannot be read, since what is in it would go unseen.
+    """
+
+    def end(error: OSError) -> None:
+        raise error
+
     found = {}
-    for place, _directories, names in os.walk(directory):
+    for place, _directories, names in os.walk(directory, onerror=end):
         for name in names:
             if LIBRARY.fullmatch(name):
                 path = os.path.join(place, name)

@@ -39,7 +39,7 @@ from ansible_collections.ddtree.fleet.plugins.module_utils._native.host import (
     read_host,
 )
 from ansible_collections.ddtree.fleet.plugins.module_utils._native.request import Group, Request
-from ansible_collections.ddtree.fleet.plugins.module_utils._patches.environment import Environment
+from ansible_collections.ddtree.fleet.plugins.module_utils._patches.environment import Environment, PatchError
 from ansible_collections.ddtree.fleet.plugins.module_utils._patches.verdict import NAMES_IN_MESSAGE
 from ansible_collections.ddtree.fleet.plugins.module_utils._verdict import Check
 
@@ -108,17 +108,21 @@ class Coverage(NamedTuple):
 
 
 def prove(environment: Environment, request: Request) -> Proof:
-    """Look at all that is asked, in one go."""
+    """Look at all that is asked, in one go. Raises PatchError for a directory that cannot be read."""
     proof = Proof([], [], {})
     unverified: List[str] = []
     host = _host(request, proof, unverified)
-    below = index_libraries(environment.site)
+    try:
+        below = index_libraries(environment.site)
+    except OSError as error:
+        raise PatchError(f"{show_name(error.filename)}: {error.strerror}") from error
+    tools = find_tools(environment.root, environment.site)
     readings: Dict[str, Reading] = {}
     for group in request.groups:
         files = sorted(file for file in below if group.matches(file))
         for file in files:
             if file not in readings:
-                readings[file] = _read(environment, file, below[file], host.machine)
+                readings[file] = _read(file, below[file], host.machine, tools)
         found = [readings[file] for file in files if not readings[file].foreign]
         hint = (
             "" if found else f"patterns are relative to {environment.site}, and only names such as x.so or x.so.1 count"
@@ -164,7 +168,7 @@ def _host(request: Request, proof: Proof, unverified: List[str]) -> Host:
     return host
 
 
-def _read(environment: Environment, file: str, path: str, machine: str) -> Reading:
+def _read(file: str, path: str, machine: str, tools: List[str]) -> Reading:
     reading = Reading(file, path)
     try:
         with Elf(path) as elf:
@@ -172,7 +176,7 @@ def _read(environment: Environment, file: str, path: str, machine: str) -> Readi
                 reading.foreign = f"a library for {elf.machine}"
                 return reading
             reading.dynamic = elf.dynamic()
-            _read_gpu_code(environment, elf, reading)
+            _read_gpu_code(elf, reading, tools)
     except ForeignError as error:
         reading.foreign = str(error)
     except ElfError as error:
@@ -182,7 +186,7 @@ def _read(environment: Environment, file: str, path: str, machine: str) -> Readi
     return reading
 
 
-def _read_gpu_code(environment: Environment, elf: Elf, reading: Reading) -> None:
+def _read_gpu_code(elf: Elf, reading: Reading, tools: List[str]) -> None:
     try:
         reading.fatbins = read_fatbins(elf)
         reading.unread = ", ".join(reading.fatbins.unknown)
@@ -194,7 +198,7 @@ def _read_gpu_code(environment: Environment, elf: Elf, reading: Reading) -> None
         reading.reader = "headers" if reading.fatbins.entries else ""
         return
     try:
-        images = list_images(find_tools(environment.root, environment.site), reading.path)
+        images = list_images(tools, reading.path)
     except CuobjdumpError as error:
         reading.unread += f"; {error}"
         return
@@ -305,8 +309,10 @@ def _check_versions(
     missing: Dict[str, List[str]] = {}
     unknown: Dict[str, List[str]] = {}
     for reading in readings:
+        names = {version.library for version in reading.dynamic.versions}
+        places = {name: libraries.find(name, reading.path, reading.dynamic) for name in names}
         for version in reading.dynamic.versions:
-            found = libraries.find(version.library, reading.path, reading.dynamic)
+            found = places[version.library]
             defined = libraries.defined(found.path) if found else frozenset()
             if not found:
                 unknown.setdefault(version.library, []).append(reading.file)

@@ -12,6 +12,7 @@ from ansible_collections.ddtree.fleet.plugins.module_utils._native.architectures
     Architecture,
     parse_architecture,
 )
+from ansible_collections.ddtree.fleet.plugins.module_utils._patches.declaration import refuse_unknown
 from ansible_collections.ddtree.fleet.plugins.module_utils._patches.environment import PatchError
 
 HOST = "host"
@@ -48,9 +49,10 @@ def parse_request(given: Mapping[str, Any]) -> Request:
 
 def _parse_entry(place: str, entry: Any, common: Any) -> Group:
     if isinstance(entry, Mapping):
-        unknown = sorted(str(key) for key in entry if key not in ENTRY_KEYS)
-        if unknown:
-            raise PatchError(f"{place}: unknown key {', '.join(unknown)}; known are {', '.join(ENTRY_KEYS)}")
+        try:
+            refuse_unknown(entry, ENTRY_KEYS)
+        except ValueError as error:
+            raise PatchError(f"{place}: {error}") from error
         pattern, wanted = entry.get("files"), entry.get("require_arch", common)
     else:
         pattern, wanted = entry, common

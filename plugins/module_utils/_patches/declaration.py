@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import difflib
+import os
 import posixpath
 import re
 from typing import Any, Dict, Iterable, List, Mapping, NamedTuple, Optional, Sequence, Tuple
@@ -126,4 +127,8 @@ def malformed_path(path: str) -> str:
         return "an absolute path; it must be relative to site-packages"
     if ".." in path.split("/"):
         return "climbs out with '..'; it must be relative to site-packages"
+    try:
+        os.fsencode(path)
+    except UnicodeEncodeError:
+        return "holds a character that no file name has"
     return "holds a NUL character" if "\0" in path else ""

@@ -48,7 +48,6 @@ from ansible_collections.ddtree.fleet.plugins.module_utils._verdict import Check
 DIFF_KEYS = ("name", "text", "src", "strip", "directory")
 MAX_DIFF_BYTES = 8 << 20
 MAX_HUNKS = 10_000
-MAX_FILE_BYTES = 64 << 20
 HINTS = {
     ABSENT: "the patch is not applied here",
     PARTIAL: "restore the file and apply the whole diff",
@@ -151,9 +150,10 @@ def _check_change(environment: Environment, change: FileChange, gone: Set[str]) 
         yield Check(f"deletion of {name}", not there, "no file", "a file" if there else "no file", hint, file)
         return
     is_link = change.new_mode == LINK_MODE
-    problem = ("" if os.path.islink(path) else "no symbolic link") if is_link else why_unreadable(path)
-    if not problem and not is_link and change.changes_content() and os.path.getsize(path) > MAX_FILE_BYTES:
-        problem = f"larger than {MAX_FILE_BYTES >> 20} MiB"
+    if is_link:
+        problem = "" if os.path.islink(path) else "no symbolic link"
+    else:
+        problem = why_unreadable(path, whole=change.changes_content())
     if problem:
         hint = (
             HINTS[ABSENT]

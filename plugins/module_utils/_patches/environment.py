@@ -10,6 +10,8 @@ import os
 import stat
 from typing import NamedTuple, Optional
 
+MAX_FILE_BYTES = 64 << 20  # of a file that is looked into
+
 
 class PatchError(Exception):
     """A request that cannot be carried out as it stands; the message names the thing and the way out."""
@@ -43,12 +45,14 @@ def find_environment(root: str, site_packages: Optional[str] = None, interpreter
     return Environment(root, sites[0], os.path.join(root, interpreter or os.path.join("bin", "python")))
 
 
-def why_unreadable(path: str) -> str:
-    """Empty for a regular file that can be read, or a link to one."""
+def why_unreadable(path: str, whole: bool = False) -> str:
+    """Empty for a regular file that can be read, or a link to one; ``whole`` if it is to fit into memory."""
     try:
-        mode = os.stat(path).st_mode
+        status = os.stat(path)
     except OSError as error:
         return "a dangling link" if os.path.islink(path) else str(error.strerror)
-    if not stat.S_ISREG(mode):
-        return "a directory" if stat.S_ISDIR(mode) else "no regular file"
+    if not stat.S_ISREG(status.st_mode):
+        return "a directory" if stat.S_ISDIR(status.st_mode) else "no regular file"
+    if whole and status.st_size > MAX_FILE_BYTES:
+        return f"larger than {MAX_FILE_BYTES >> 20} MiB"
     return "" if os.access(path, os.R_OK) else "permission denied"

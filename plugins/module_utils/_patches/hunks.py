@@ -17,6 +17,7 @@ import bisect
 from typing import Dict, Iterator, List, NamedTuple, Optional, Sequence, Tuple
 
 from ansible_collections.ddtree.fleet.plugins.module_utils._patches.unified import Hunk
+from ansible_collections.ddtree.fleet.plugins.module_utils._secrets import Redactor
 
 APPLIED, ABSENT, PARTIAL, CONFLICTING = "applied", "absent", "partial", "conflicting"
 MAX_LINES = 1_000_000  # of a file and its hunks together; there are 1,114,112 characters
@@ -24,6 +25,7 @@ LEAST = 2  # lines that tell another place than the diff's; one alone may stand 
 TRIES = 5  # places where a partial hunk is looked for, and
 WAYS = 8  # ways to read its lines there that are followed, so that many equal lines cost no time
 SHOWN = 60
+REDACTED_WIDTH = 4096  # more than is shown, since half a key is no longer recognised as one
 
 
 class Finding(NamedTuple):
@@ -340,5 +342,5 @@ class _Search:
 
 
 def _shown(line: bytes) -> str:
-    text = line.decode("utf-8", "backslashreplace")
+    text = Redactor().text(line[:REDACTED_WIDTH].decode("utf-8", "backslashreplace"))
     return repr(text if len(text) <= SHOWN else text[: SHOWN - 3] + "...")

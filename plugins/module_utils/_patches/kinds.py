@@ -5,12 +5,15 @@
 
 from __future__ import annotations
 
-import hashlib
 import re
+import signal
 from functools import cached_property
 from typing import Callable, Dict, Iterable, List, NamedTuple, Optional
 
+from ansible_collections.ddtree.fleet.plugins.module_utils._baseline.model import hash_of
 from ansible_collections.ddtree.fleet.plugins.module_utils._syntax import Mark, Syntax
+
+REGEX_SECONDS = 20
 
 
 class Source:
@@ -28,11 +31,8 @@ class Source:
 
     @cached_property
     def sha256(self) -> str:
-        digest = hashlib.sha256()
         with open(self.path, "rb") as file:
-            for block in iter(lambda: file.read(1 << 20), b""):
-                digest.update(block)
-        return digest.hexdigest()
+            return hash_of(file).hex()
 
 
 def _literal(source: Source, wanted: str) -> List[int]:
@@ -45,7 +45,18 @@ def _literal(source: Source, wanted: str) -> List[int]:
 
 
 def _regex(source: Source, wanted: str) -> List[int]:
-    return _line_numbers(source.text, [match.start() for match in re.finditer(wanted, source.text, re.MULTILINE)])
+    text = source.text
+
+    def end(_number: int, _frame: object) -> None:
+        raise OSError(0, f"the regular expression {wanted[:60]!r} takes longer than {REGEX_SECONDS} s; make it simpler")
+
+    before = signal.signal(signal.SIGALRM, end)
+    signal.setitimer(signal.ITIMER_REAL, REGEX_SECONDS)
+    try:
+        return _line_numbers(text, [match.start() for match in re.finditer(wanted, text, re.MULTILINE)])
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)
 
 
 def _defines(source: Source, wanted: str) -> List[int]:

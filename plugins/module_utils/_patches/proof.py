@@ -110,7 +110,7 @@ def _check_rules(
     sources: Dict[str, Source] = {}
     for rule in rules:
         kind, path = KINDS[rule.kind], os.path.join(environment.site, rule.file)
-        problem = why_unreadable(path)
+        problem = why_unreadable(path, whole=not kind.whole)
         if not problem and kind.needs_syntax:
             if no_syntax:
                 problem = "nothing was looked at, since the interpreter does not run"

@@ -109,7 +109,7 @@ class _Parser:
                 raise self._error("a combined diff of a merge; make the diff against one parent")
             elif line.startswith(b"@@ -"):
                 raise self._error(f"{_shown(line)} is no hunk header such as @@ -1,7 +1,8 @@")
-            elif not self.is_git and re.match(rb"Binary files .* and .* differ$", line):
+            elif not self.is_git and line.startswith(b"Binary files ") and line.endswith(b" differ"):
                 raise self._error("binary files, of which diff says no more; make the diff with git diff --full-index")
             elif not self.is_git and re.match(rb"Only in [^:]+: ", line):
                 raise self._error("a file that diff only names; make the diff with diff -N or git diff")

@@ -438,6 +438,14 @@ def test_what_is_larger_than_any_manifest_is_refused(monkeypatch: pytest.MonkeyP
         parse(b"#" * ((1 << 20) + 1))
 
 
+def test_more_excludes_than_anybody_writes_are_refused() -> None:
+    whole = render([], {}, exclude=["x"] * 1000)
+    assert len(parse(whole).exclude) == 1000
+    more = whole.replace(b"#: tree", b"#: exclude y\n#: tree")
+    with pytest.raises(ManifestError, match="^line 1003 is one more than the 1000 excludes that a manifest may have$"):
+        parse(more)
+
+
 @pytest.mark.parametrize(
     ("records", "said"),
     [

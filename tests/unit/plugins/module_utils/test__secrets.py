@@ -58,6 +58,9 @@ def test_a_known_key_is_found_in_every_spelling(text: str) -> None:
         ("api_key='cut here", "api_key=REDACTED"),
         ('api_key="a\\"b", port=1', "api_key=REDACTED, port=1"),
         ("MONKEY=abc", "MONKEY=abc"),
+        ("proxy http://me:a.b-c@proxy:80/x", "proxy http://me:REDACTED@proxy:80/x"),
+        ("git+https://oauth2:abc@h/r.git@main", "git+https://oauth2:REDACTED@h/r.git@main"),
+        ("http://h:80/a@b ssh://git@h:22/r", "http://h:80/a@b ssh://git@h:22/r"),
         ("tokens: 8, key frames: 9", "tokens: 8, key frames: 9"),
     ],
 )

@@ -66,6 +66,12 @@ def test_excluding(root: Path, exclude: list[str], left: list[str]) -> None:
     assert paths(root, exclude) == left
 
 
+def test_excluding_a_name_that_is_not_utf8(tmp_path: Path) -> None:
+    for name in (b"caf\xe9", b"cafe"):
+        open(os.path.join(os.fsencode(tmp_path), name), "w").close()
+    assert paths(tmp_path, ["caf\udce9"]) == ["cafe"]
+
+
 def test_the_digest_names_content_and_modes_but_not_times_or_bytecode(root: Path) -> None:
     first = digest(root)
     os.utime(root / "lib" / "a.py", ns=(1, 1))

@@ -352,8 +352,19 @@ def test_what_cannot_be_done_is_one_message(run_module: RunModule, tree: Path) -
         said(manifest=gone + "/m", state="present")
         == f"manifest {gone}/m cannot be written: its directory is not there"
     )
-    assert said(path=gone, digest="0" * 64) == f"{gone}: No such file or directory"
-    assert said(path=str(tree / "bin/run"), digest="0" * 64) == f"{tree}/bin/run: Not a directory"
+    assert said(manifest="/proc/m", state="present").startswith("manifest /proc/m cannot be written: ")
+    for path in (gone, str(tree / "bin/run")):
+        assert said(path=path, digest="0" * 64) == f"path {path} is no directory on this host; name the top of the tree"
+    assert said(manifest=m, state="present", provenance={"a": None}).startswith(
+        "provenance a is not a text or a number"
+    )
+    assert said(manifest=m, state="present", environment=["A=1"]) == (
+        "environment 'A=1' is no name of a variable; its value is read on the host"
+    )
+    os.mkfifo(m)
+    for state in ("present", "verified"):
+        assert said(manifest=m, state=state) == f"manifest {m} cannot be read: no regular file"
+    os.unlink(m)
     Path(m).write_text("hello\n")
     assert said(manifest=m) == f"manifest {m} line 1 is not '<64 hex digits>  <path>'"
     os.mkfifo(tree / "pipe")

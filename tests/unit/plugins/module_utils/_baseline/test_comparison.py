@@ -14,9 +14,7 @@ from ansible_collections.ddtree.fleet.plugins.module_utils._patches.environment 
 from ansible_collections.ddtree.fleet.plugins.module_utils._patches.verdict import Verdict
 from ansible_collections.ddtree.fleet.tests.unit.packages import FILES as PACKAGE
 from ansible_collections.ddtree.fleet.tests.unit.packages import Packages, found, outcomes
-from ansible_collections.ddtree.fleet.tests.unit.patched import FILES, SPEC, Fake, failed, recorded
-
-RECORD = Baseline("record", ["sglang"])
+from ansible_collections.ddtree.fleet.tests.unit.patched import FILES, RECORD, SPEC, Fake, failed, recorded
 
 
 @pytest.fixture(name="fake")

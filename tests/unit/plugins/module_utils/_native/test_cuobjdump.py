@@ -56,9 +56,17 @@ def test_no_listing_says_why(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, li
     assert str(error.value) == f"{tmp_path}{problem}"
 
 
+def test_a_tool_that_does_not_answer_is_asked_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cuobjdump, "ANSWER_SECONDS", 0.2)
+    hanging, good = tool(tmp_path / "hanging", "exec sleep 5"), tool(tmp_path / "good", LISTING)
+    tools = [hanging, good]
+    assert list_images(tools, "x.so")
+    assert tools == [good]
+
+
 def test_without_a_tool_the_message_says_which_package_has_it() -> None:
     with pytest.raises(
-        CuobjdumpError, match="^there is no cuobjdump to ask, such as that of the package nvidia-cuda-cuobjdump$"
+        CuobjdumpError, match="^there is no cuobjdump that answers, such as that of the package nvidia-cuda-cuobjdump$"
     ):
         list_images([], "x.so")
 

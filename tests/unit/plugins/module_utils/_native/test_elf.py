@@ -167,6 +167,20 @@ def test_a_hostile_entry_is_named(file: Callable[[bytes], Path], tag: int, value
         dynamic_of(file(bytes(changed)))
 
 
+def test_a_library_that_would_be_looked_for_without_end_is_refused(file: Callable[[bytes], Path]) -> None:
+    most = elf.MAX_NEEDED
+    assert len(dynamic_of(file(library(needed=["a.so"] * most, runpath=":".join(["x"] * most)))).needed) == most
+    for many in (
+        library(needed=["a.so"] * (most + 1)),
+        library(versions=[(f"{number}.so", "V", False) for number in range(most + 1)]),
+    ):
+        with pytest.raises(ElfError, match="^more than 512 libraries needed$"):
+            dynamic_of(file(many))
+    for path in ({"runpath": ":" * most}, {"rpath": ":" * most}):
+        with pytest.raises(ElfError, match="^more than 512 directories in its own path$"):
+            dynamic_of(file(library(needed=["a.so"], **path)))
+
+
 def test_versions_without_end_are_refused(file: Callable[[bytes], Path]) -> None:
     many = library(versions=[("libc.so.6", f"V_{number}", False) for number in range(elf.MAX_VERSIONS + 1)])
     with pytest.raises(ElfError, match="^more than 8192 versions needed$"):

@@ -12,7 +12,7 @@ from typing import Any, Dict, List, Optional
 import pytest
 from ansible_collections.ddtree.fleet.plugins.module_utils._native.proof import Proof, prove
 from ansible_collections.ddtree.fleet.plugins.module_utils._native.request import parse_request
-from ansible_collections.ddtree.fleet.plugins.module_utils._patches.environment import Environment
+from ansible_collections.ddtree.fleet.plugins.module_utils._patches.environment import Environment, PatchError
 from ansible_collections.ddtree.fleet.tests.unit.libraries import container, entry, library, ptx, sass
 
 RECORDED = Path(__file__).parents[4] / "recorded" / "sglang-kernel-0.4.2" / "libraries.zip"
@@ -162,7 +162,7 @@ def test_a_driver_that_does_not_answer_fails_where_the_host_is_asked_for(fake: F
 
 def test_code_of_an_unknown_form_is_not_verified_and_passes_no_requirement(fake: Fake) -> None:
     fake.write("k/a.so", container(sass(90), entry(0x100, 0)))
-    no_tool = "there is no cuobjdump to ask, such as that of the package nvidia-cuda-cuobjdump"
+    no_tool = "there is no cuobjdump that answers, such as that of the package nvidia-cuda-cuobjdump"
     said = f"k/a.so: fatbin entries of kind 0x100; {no_tool}"
     proof = fake.prove("k/*.so", require_arch=["sm_90", "sm_120"])
     assert [sentence.split(", found ")[1] for sentence in failed(proof)] == [
@@ -276,6 +276,12 @@ def test_versions_that_this_host_has_pass(fake: Fake) -> None:
     assert failed(proof) == []
     said = "the symbol versions of libnowhere.so, which is not found, for k/b.so"
     assert (proof.result["not_verified"], proof.warnings) == ([said], [f"not verified: {said}"])
+
+
+def test_a_directory_that_cannot_be_read_is_named(fake: Fake) -> None:
+    fake.site = fake.site / "gone"
+    with pytest.raises(PatchError, match=f"^{fake.site}: No such file or directory$"):
+        fake.prove("**/*")
 
 
 def test_the_result_stays_small(fake: Fake) -> None:

@@ -34,7 +34,10 @@ def test_an_entry_has_its_own_architectures_or_the_common_ones() -> None:
         (given("a.so", 7), "native.files[1]: a pattern such as sgl_kernel/**/*.so is needed"),
         (given({"require_arch": []}), "native.files[0]: a pattern such as sgl_kernel/**/*.so is needed"),
         (given({"files": ["a.so"]}), "native.files[0]: a pattern such as sgl_kernel/**/*.so is needed"),
-        (given({"file": "a.so"}), "native.files[0]: unknown key file; known are files, require_arch"),
+        (
+            given({"file": "a.so"}),
+            "native.files[0]: unknown key file (did you mean files?); known are files, require_arch",
+        ),
         (given("/a.so"), "native.files[0] (/a.so): it must be relative to site-packages and stay there"),
         (given("a/../../b.so"), "native.files[0] (a/../../b.so): it must be relative to site-packages and stay there"),
         (

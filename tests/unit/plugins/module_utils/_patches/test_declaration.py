@@ -92,3 +92,5 @@ def test_malformed_files_are_refused_and_doubles_dropped() -> None:
         PatchError, match=r"^files\[1\] \(/b\): an absolute path; it must be relative to site-packages$"
     ):
         parse_files(["a.py", "/b"])
+    with pytest.raises(PatchError, match=r"a character that no file name has$"):
+        parse_files(["\ud800"])

@@ -11,6 +11,7 @@ from typing import Any, Dict, List
 import pytest
 from ansible_collections.ddtree.fleet.plugins.module_utils._baseline.model import Baseline
 from ansible_collections.ddtree.fleet.plugins.module_utils._patches import diffs as diffs_module
+from ansible_collections.ddtree.fleet.plugins.module_utils._patches import environment as environment_module
 from ansible_collections.ddtree.fleet.plugins.module_utils._patches.diffs import parse_diffs
 from ansible_collections.ddtree.fleet.plugins.module_utils._patches.environment import PatchError
 from ansible_collections.ddtree.fleet.tests.unit.patched import SPEC, Fake, failed, git
@@ -290,7 +291,7 @@ def test_files_that_may_not_be_large_are_not_read(fake: Fake, change: Change, mo
     text = edited(change)
     monkeypatch.setattr(diffs_module, "MAX_LINES", 40)
     assert "found more than 40 lines (declare its sha256 in checks instead)" in said(fake, text)[0]
-    monkeypatch.setattr(diffs_module, "MAX_FILE_BYTES", 100)
+    monkeypatch.setattr(environment_module, "MAX_FILE_BYTES", 100)
     assert "expected a readable file, found larger than 0 MiB" in said(fake, text)[0]
 
 

@@ -269,6 +269,14 @@ def test_a_conflict_names_the_first_line_that_differs(make: Make, line: int, sai
     assert judge(b"", hunks)[0].detail == "the file ends at line 0, the diff has 'line 3\\n'"
 
 
+def test_a_conflict_shows_no_secret(make: Make) -> None:
+    old, new = numbered(5), numbered(5)
+    new[2] = b"changed\n"
+    hunks = make(b"".join(old), b"".join(new), 3)
+    new[2] = b"api_key = 'hunter2'\n"
+    assert "line 3 is 'api_key = REDACTED" in judge(b"".join(new), hunks)[0].detail
+
+
 def test_fuzz_is_never_taken(make: Make) -> None:
     old, new = numbered(20), numbered(20)
     new[10] = b"changed\n"

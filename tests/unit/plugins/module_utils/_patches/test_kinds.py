@@ -8,6 +8,7 @@ from typing import Any, Dict
 
 import pytest
 from ansible_collections.ddtree.fleet.plugins.module_utils._patches import declaration, kinds
+from ansible_collections.ddtree.fleet.plugins.module_utils._patches.environment import PatchError
 from ansible_collections.ddtree.fleet.tests.unit.patched import Fake, one_check
 
 X_DIGEST = "73cb3858a687a8494ca3323053016282f3dad39d42cf62ca4e79dda2aac7d9ac"  # of "x" and a line end
@@ -102,6 +103,15 @@ def test_a_failed_check_says_what_was_expected_and_found(fake: Fake, check: Dict
 
 def test_hints_are_for_failures(fake: Fake) -> None:
     assert one_check(fake, "x\n", literal="x", hint="copy it").hint == ""
+
+
+def test_an_expression_that_takes_without_end_is_named(fake: Fake, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(kinds, "REGEX_SECONDS", 0.1)
+    with pytest.raises(
+        PatchError, match=r"one.py: the regular expression '\(a\+\)\+\$' takes longer than 0.1 s; make it"
+    ):
+        one_check(fake, "a" * 60 + "!", regex="(a+)+$")
+    assert one_check(fake, "a" * 60, regex="(a+)+$").passed
 
 
 def test_a_new_kind_is_one_function(fake: Fake, monkeypatch: pytest.MonkeyPatch) -> None:

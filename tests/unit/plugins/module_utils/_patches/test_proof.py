@@ -4,10 +4,11 @@
 from __future__ import annotations
 
 import os
+import re
 from pathlib import Path
 
 import pytest
-from ansible_collections.ddtree.fleet.plugins.module_utils._patches.environment import PatchError
+from ansible_collections.ddtree.fleet.plugins.module_utils._patches.environment import MAX_FILE_BYTES, PatchError
 from ansible_collections.ddtree.fleet.tests.unit.patched import SPEC, Fake, failed
 
 
@@ -31,6 +32,15 @@ def test_every_file_that_is_not_there_is_named(fake: Fake) -> None:
 def test_a_fifo_is_not_waited_for(fake: Fake) -> None:
     os.mkfifo(fake.site / "pipe.py")
     assert "found no regular file" in failed(fake.look(["pipe.py"]))[0]
+
+
+def test_what_no_text_is_as_large_as_is_not_read_but_hashed(fake: Fake) -> None:
+    with open(fake.site / "sglang/large.bin", "wb") as file:
+        file.truncate(MAX_FILE_BYTES + 1)
+    checks = [{"file": "sglang/large.bin", **check} for check in ({"literal": "x"}, {"sha256": "0" * 64})]
+    literal, sha256 = fake.look(checks=checks).checks
+    assert (literal.passed, literal.found) == (False, "larger than 64 MiB")
+    assert re.fullmatch("[0-9a-f]{64}", sha256.found)
 
 
 def test_a_syntax_error_gives_file_and_line_and_fails_what_needs_the_tree(fake: Fake) -> None:

@@ -224,6 +224,11 @@ def test_a_malformed_diff_is_named_by_its_line(text: str, said: str) -> None:
     assert str(raised.value) == said
 
 
+def test_a_line_without_end_takes_no_time() -> None:
+    line = b"Binary files " + b" and " * 200_000 + b"\n"
+    assert parse_diff(line + PLAIN.encode(), 1) == parse_diff(b"\n" + PLAIN.encode(), 1)
+
+
 def test_random_damage_gives_a_diff_or_an_error(repository: Path) -> None:
     whole = git(repository, "diff", "--cached", "-M", "--binary") + PLAIN.encode()
     chance = random.Random(7)
