@@ -12,12 +12,13 @@ from __future__ import annotations
 import glob
 import os
 import re
+import shlex
 import subprocess
 import time
 from typing import Dict, Iterable, List, Mapping, Optional
 
 from ansible_collections.ddtree.fleet.plugins.module_utils._baseline.installed import normalized
-from ansible_collections.ddtree.fleet.plugins.module_utils._secrets import Redactor
+from ansible_collections.ddtree.fleet.plugins.module_utils._secrets import REDACTED, Redactor
 
 GIT_SECONDS = 60
 MAX_TEXT = 64 << 10
@@ -42,6 +43,22 @@ def text_of(option: str, text: str) -> str:
     if len(text) > MAX_TEXT:
         raise ProvenanceError(f"{option} is longer than {MAX_TEXT >> 10} KiB; a manifest takes a short text")
     return Redactor().text(text)
+
+
+def command_of(words: Iterable[str]) -> str:
+    """A command line as a shell would take it, without secrets. They are replaced before quoting, which would break them up."""
+    shown = []
+    secret = False  # the next word
+    for word in words:
+        name, equals, _value = word.partition("=")
+        flag = word.startswith("-") and bool(_SECRET_NAME.search(name))
+        if secret:
+            word = REDACTED
+        elif flag and equals:
+            word = f"{name}={REDACTED}"
+        secret = flag and not equals
+        shown.append(word)
+    return text_of("command_line", shlex.join(shown))
 
 
 def notes(given: Mapping[str, object]) -> Dict[str, str]:
@@ -131,7 +148,8 @@ def commit_of(work_tree: str, own_file: str) -> str:
 def _git(work_tree: str, *arguments: str) -> str:
     environment = {name: value for name, value in os.environ.items() if not name.startswith("GIT_")}
     try:
-        done = subprocess.run(
+        # The module's run_command has no time limit.
+        done = subprocess.run(  # pylint: disable=ansible-bad-function
             ["git", "-C", work_tree, *arguments],
             env={**environment, "GIT_OPTIONAL_LOCKS": "0", "LC_ALL": "C"},
             stdin=subprocess.DEVNULL,

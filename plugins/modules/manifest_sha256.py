@@ -223,7 +223,6 @@ differences:
 
 import gc
 import os
-import shlex
 import tempfile
 from dataclasses import asdict, replace
 from typing import Any, Dict, List, Optional, Tuple
@@ -246,6 +245,7 @@ from ansible_collections.ddtree.fleet.plugins.module_utils._manifest import (
 )
 from ansible_collections.ddtree.fleet.plugins.module_utils._provenance import (
     ProvenanceError,
+    command_of,
     commit_of,
     notes,
     now,
@@ -310,7 +310,7 @@ def gather(given: Dict[str, Any]) -> Provenance:
     return Provenance(
         label=text_of("label", given["label"] or ""),
         commit=commit_of(given["work_tree"], given["manifest"]) if given["work_tree"] else commit,
-        command_line=text_of("command_line", shlex.join(given["command_line"] or [])),
+        command_line=command_of(given["command_line"] or []),
         package=versions(given["packages"], given["packages_root"] or given["path"]) if given["packages"] else {},
         environment=variables(given["environment"] or [], os.environ),
         note=notes(given["provenance"] or {}),

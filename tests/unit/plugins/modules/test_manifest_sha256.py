@@ -9,7 +9,7 @@ import shutil
 import subprocess
 import time
 from pathlib import Path
-from typing import Any, Callable, Dict, Iterator
+from typing import Any, Callable, Dict, Iterator, List
 
 import pytest
 from ansible_collections.ddtree.fleet.plugins.module_utils._index import HashIndex, index_path
@@ -185,6 +185,20 @@ def environment_fixture(tmp_path: Path) -> Path:
         (site / f"{name}.dist-info" / "METADATA").write_text(f"Name: x\nVersion: {version}\n\nVersion: 9\n")
     (site / "sglang-0.5.11.dist-info").mkdir()
     return tmp_path / "venv"
+
+
+@pytest.mark.parametrize(
+    ("words", "shown"),
+    [
+        (["serve", "--api-key=one 'two' three", "-v"], "serve --api-key=REDACTED -v"),
+        (["serve", "--api-key", "one 'two' three", "-v"], "serve --api-key REDACTED -v"),
+        (["serve", "--max-new-tokens", "8", "--name=a b"], "serve --max-new-tokens 8 '--name=a b'"),
+    ],
+)
+def test_a_command_line_shows_no_secret_whatever_it_is_quoted_like(
+    run_module: RunModule, tree: Path, words: List[str], shown: str
+) -> None:
+    assert run_module("manifest_sha256", present(tree, command_line=words))["provenance"]["command_line"] == shown
 
 
 def test_provenance_is_written_down_and_reported(
