@@ -95,6 +95,7 @@ def floor(bench: Bench) -> None:
     """What the target's disk costs alone: a copy of what is there already."""
     RSYNC.run(bench.lab)
     bench.compare("floor", [FLOOR], bench.lab.remove_floor)
+    bench.lab.remove_floor()
 
 
 def noop(bench: Bench) -> None:
