@@ -11,9 +11,10 @@ from typing import Callable, Dict, List, Optional, Tuple
 
 FIRST_BYTES = 8 << 20  # sent with level 1, since a stream of few bytes is over before anything is known
 WINDOW_BYTES = 48 << 20  # sent uncompressed to learn how fast the link is
-HOLD_BYTES = 1 << 30  # until that is done again
+HOLD_BYTES = 1 << 30  # until that is done again, where content is compressed or nothing has the time for it
+HOLD_DENSE_BYTES = 128 << 20  # the same after content that does not compress: what follows it may
 SAMPLE_EVERY = 4  # blocks of such a window
-PAYS = 1.2  # times the rate of uncompressed content: what compressing must promise
+PAYS = 1.2  # times the rate of uncompressed content: how fast packing and unpacking must be
 UNPACKS = 2.0  # times the rate of level 1: how fast one processor unpacks
 LEVEL_3 = 0.55  # times the rate of level 1: how fast level 3 packs
 INCOMPRESSIBLE = 0.95
@@ -25,8 +26,9 @@ class Pace:
 
     After the first few bytes a window is sent uncompressed, and some of its blocks are compressed only to see how long that takes and what is left of
     them. Its second half shows what the link and all that stands behind it take in a second; in the first, buffers fill.
-    Compressing pays where packing on the processors that idle meanwhile, unpacking on one and the smaller amount on the link would
-    all be clearly faster than that. On a fast link, or where the processors are busy with the stream as it is, it does not.
+    Compressing pays where packing on the processors that idle meanwhile and unpacking on one would be clearly faster than that, and
+    something is gained. On a fast link, or where the processors are busy with the stream as it is, it does not. How much is gained by
+    the samples does not count, since content differs from file to file and blocks that do not compress are soon passed over.
     """
 
     def __init__(
@@ -92,7 +94,7 @@ class Pace:
                 free = self._workers if idle is None or idled is None else min((idle - idled) / seconds, self._workers)
                 self._choose((self._bytes - counted) / seconds, free)
         elif self._bytes >= self._hold:
-            self._level, self._bytes, self._learning, self._hold = 0, 0, True, HOLD_BYTES
+            self._level, self._bytes, self._learning = 0, 0, True
 
     def _choose(self, rate: float, free: float) -> None:
         """``rate``: bytes per second that left uncompressed; ``free``: how many processors idled meanwhile."""
@@ -101,10 +103,11 @@ class Pace:
         if samples and seconds:
             size = sum(sample[0] for sample in samples)
             packs, left = size / seconds, max(sum(sample[1] for sample in samples) / size, 0.01)
-            promised = min(packs * free, packs * UNPACKS, rate / left)
-            self._level = int(promised > PAYS * rate)
+            able, gained = min(packs * free, packs * UNPACKS) > PAYS * rate, left < INCOMPRESSIBLE
+            self._level = int(able and gained)
             if self._level and packs * free * LEVEL_3 > 2 * rate / left:
                 self._level = 3
+            self._hold = HOLD_DENSE_BYTES if able and not gained else HOLD_BYTES
             self._rates = {
                 "link": int(rate),
                 "pack": int(packs),
