@@ -228,7 +228,7 @@ from dataclasses import asdict, replace
 from typing import Any, Dict, List, Optional, Tuple
 
 from ansible.module_utils.basic import AnsibleModule
-from ansible_collections.ddtree.fleet.plugins.module_utils._baseline.model import read_beginning
+from ansible_collections.ddtree.fleet.plugins.module_utils._files import read_beginning
 from ansible_collections.ddtree.fleet.plugins.module_utils._index import HashIndex, index_path
 from ansible_collections.ddtree.fleet.plugins.module_utils._manifest import (
     MAX_BYTES,

@@ -23,10 +23,8 @@ from ansible_collections.ddtree.fleet.plugins.module_utils._baseline.model impor
     Expected,
     Reference,
     Territory,
-    read_beginning,
-    show_name,
-    some,
 )
+from ansible_collections.ddtree.fleet.plugins.module_utils._files import read_beginning, show_name, some
 from ansible_collections.ddtree.fleet.plugins.module_utils._hashing import hash_tree
 from ansible_collections.ddtree.fleet.plugins.module_utils._tree import FILE, Entry
 

@@ -38,12 +38,11 @@ from ansible_collections.ddtree.fleet.plugins.module_utils._baseline.model impor
     BaselineError,
     Reference,
     Territory,
-    show_name,
-    some,
 )
 from ansible_collections.ddtree.fleet.plugins.module_utils._baseline.record import RecordBaseline
 from ansible_collections.ddtree.fleet.plugins.module_utils._baseline.snapshot import SnapshotBaseline
 from ansible_collections.ddtree.fleet.plugins.module_utils._baseline.wheel import WheelBaseline
+from ansible_collections.ddtree.fleet.plugins.module_utils._files import show_name, some
 from ansible_collections.ddtree.fleet.plugins.module_utils._patches.environment import Environment, PatchError
 from ansible_collections.ddtree.fleet.plugins.module_utils._patches.verdict import Verdict
 from ansible_collections.ddtree.fleet.plugins.module_utils._tree import TreeError

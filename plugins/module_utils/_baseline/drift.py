@@ -11,7 +11,8 @@ import time
 from collections import Counter
 from typing import AnyStr, Dict, Iterator, List, Sequence, Tuple
 
-from ansible_collections.ddtree.fleet.plugins.module_utils._baseline.model import Reference, read_beginning, show_name
+from ansible_collections.ddtree.fleet.plugins.module_utils._baseline.model import Reference
+from ansible_collections.ddtree.fleet.plugins.module_utils._files import read_beginning, show_name
 from ansible_collections.ddtree.fleet.plugins.module_utils._secrets import Redactor
 
 FILES = 20

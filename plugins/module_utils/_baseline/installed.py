@@ -16,14 +16,9 @@ from functools import cached_property
 from typing import Dict, Iterable, List, Optional, Sequence, Set, Tuple
 from urllib.parse import unquote, urlsplit
 
-from ansible_collections.ddtree.fleet.plugins.module_utils._baseline.model import (
-    BaselineError,
-    Expected,
-    Territory,
-    read_beginning,
-    some,
-)
+from ansible_collections.ddtree.fleet.plugins.module_utils._baseline.model import BaselineError, Expected, Territory
 from ansible_collections.ddtree.fleet.plugins.module_utils._baseline.record import parse_record
+from ansible_collections.ddtree.fleet.plugins.module_utils._files import read_beginning, some
 
 # Where a package says its own version, the generated file before those that may import from it.
 VERSION_FILES = ("_version.py", "version.py", "__init__.py")

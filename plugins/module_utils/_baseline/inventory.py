@@ -15,15 +15,8 @@ from ansible_collections.ddtree.fleet.plugins.module_utils._baseline.installed i
     is_compiled,
     is_installers,
 )
-from ansible_collections.ddtree.fleet.plugins.module_utils._baseline.model import (
-    WHOLE,
-    Expected,
-    Reference,
-    Territory,
-    hash_of,
-    open_regular,
-    read_beginning,
-)
+from ansible_collections.ddtree.fleet.plugins.module_utils._baseline.model import WHOLE, Expected, Reference, Territory
+from ansible_collections.ddtree.fleet.plugins.module_utils._files import hash_of, open_regular, read_beginning
 from ansible_collections.ddtree.fleet.plugins.module_utils._hashing import hash_tree
 from ansible_collections.ddtree.fleet.plugins.module_utils._tree import DIRECTORY, FILE, LINK, Entry, scan
 

@@ -5,13 +5,8 @@
 
 from __future__ import annotations
 
-import hashlib
-import os
 import posixpath
-import stat
-from typing import IO, BinaryIO, Callable, Dict, FrozenSet, Iterator, List, Mapping, NamedTuple, Optional, Sequence
-
-from ansible_collections.ddtree.fleet.plugins.module_utils._tree import show
+from typing import Callable, Dict, FrozenSet, Iterator, List, Mapping, NamedTuple, Optional, Sequence
 
 ALL = "all"
 FAIL, WARN, IGNORE = LEVELS = ("fail", "warn", "ignore")
@@ -20,7 +15,6 @@ FAIL, WARN, IGNORE = LEVELS = ("fail", "warn", "ignore")
 POLICIES = ("modified", "added", "missing", "unmodified", "version", "backups")
 PATTERNS = ("*.orig", "*.bak", "*.bak[0-9._-]*", "*~")
 SHOWN = 200
-READ_SIZE = 1 << 20
 
 
 class BaselineError(Exception):
@@ -103,40 +97,3 @@ class Reference(NamedTuple):
     complete: bool = True
     links: bool = True
     warnings: Sequence[str] = ()
-
-
-def show_name(path: str) -> str:
-    """A file name for people and JSON, also where it is not UTF-8."""
-    return show(os.fsencode(path))
-
-
-def some(names: Sequence[str], limit: int = 10) -> str:
-    """The first names for a message."""
-    more = len(names) - limit
-    return ", ".join(show_name(name) for name in names[:limit]) + (f" and {more} more" if more > 0 else "")
-
-
-def open_regular(path: str) -> BinaryIO:
-    """A regular file to read from; raises OSError, and never waits for what is no file."""
-    fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
-    mode = os.fstat(fd).st_mode
-    if stat.S_ISREG(mode):
-        return open(fd, "rb")
-    os.close(fd)
-    raise OSError(0, "Is a directory" if stat.S_ISDIR(mode) else "no regular file", path)
-
-
-def read_beginning(path: str, limit: int) -> bytes:
-    """The first bytes of a regular file; raises OSError as ``open_regular`` does."""
-    with open_regular(path) as file:
-        return file.read(limit)
-
-
-def hash_of(file: IO[bytes], algorithm: str = "sha256") -> bytes:
-    """The hash of what an open file holds."""
-    digest = hashlib.new(algorithm, usedforsecurity=False)
-    data = file.read(READ_SIZE)
-    while data:
-        digest.update(data)
-        data = file.read(READ_SIZE)
-    return digest.digest()

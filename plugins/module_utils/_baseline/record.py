@@ -17,13 +17,8 @@ import io
 import posixpath
 from typing import TYPE_CHECKING, Dict, Optional, Sequence
 
-from ansible_collections.ddtree.fleet.plugins.module_utils._baseline.model import (
-    Baseline,
-    Expected,
-    Reference,
-    show_name,
-    some,
-)
+from ansible_collections.ddtree.fleet.plugins.module_utils._baseline.model import Baseline, Expected, Reference
+from ansible_collections.ddtree.fleet.plugins.module_utils._files import show_name, some
 
 if TYPE_CHECKING:
     from ansible_collections.ddtree.fleet.plugins.module_utils._baseline.installed import Distribution, Installed

@@ -24,10 +24,9 @@ from ansible_collections.ddtree.fleet.plugins.module_utils._baseline.model impor
     BaselineError,
     Expected,
     Reference,
-    read_beginning,
-    show_name,
 )
 from ansible_collections.ddtree.fleet.plugins.module_utils._baseline.wheel import installed_path
+from ansible_collections.ddtree.fleet.plugins.module_utils._files import read_beginning, show_name
 from ansible_collections.ddtree.fleet.plugins.module_utils._hashing import hash_tree
 from ansible_collections.ddtree.fleet.plugins.module_utils._manifest import MAX_BYTES, ManifestError, parse
 from ansible_collections.ddtree.fleet.plugins.module_utils._tree import (

@@ -31,6 +31,8 @@ from ansible_collections.ddtree.fleet.plugins.module_utils._baseline.model impor
     BaselineError,
     Expected,
     Reference,
+)
+from ansible_collections.ddtree.fleet.plugins.module_utils._files import (
     hash_of,
     open_regular,
     read_beginning,

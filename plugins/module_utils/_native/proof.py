@@ -14,7 +14,7 @@ import re
 from dataclasses import dataclass, field
 from typing import Any, Dict, List, NamedTuple, Sequence, Tuple
 
-from ansible_collections.ddtree.fleet.plugins.module_utils._baseline.model import show_name
+from ansible_collections.ddtree.fleet.plugins.module_utils._files import show_name
 from ansible_collections.ddtree.fleet.plugins.module_utils._gpu_host import HostError
 from ansible_collections.ddtree.fleet.plugins.module_utils._native.architectures import Architecture
 from ansible_collections.ddtree.fleet.plugins.module_utils._native.cuobjdump import (

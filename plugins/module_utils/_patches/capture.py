@@ -16,12 +16,8 @@ from typing import Any, Dict, List, Mapping, NamedTuple, Optional, Sequence
 
 from ansible_collections.ddtree.fleet.plugins.module_utils._baseline.comparison import Difference, differences
 from ansible_collections.ddtree.fleet.plugins.module_utils._baseline.drift import takes_long
-from ansible_collections.ddtree.fleet.plugins.module_utils._baseline.model import (
-    Baseline,
-    BaselineError,
-    read_beginning,
-    show_name,
-)
+from ansible_collections.ddtree.fleet.plugins.module_utils._baseline.model import Baseline, BaselineError
+from ansible_collections.ddtree.fleet.plugins.module_utils._files import read_beginning, show_name
 from ansible_collections.ddtree.fleet.plugins.module_utils._patches.environment import Environment, PatchError
 from ansible_collections.ddtree.fleet.plugins.module_utils._patches.git_format import Side, git_diff
 from ansible_collections.ddtree.fleet.plugins.module_utils._patches.hunks import split_lines

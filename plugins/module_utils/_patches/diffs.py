@@ -16,7 +16,7 @@ import posixpath
 import stat
 from typing import Any, Dict, Iterator, List, Mapping, NamedTuple, Sequence, Set
 
-from ansible_collections.ddtree.fleet.plugins.module_utils._baseline.model import show_name
+from ansible_collections.ddtree.fleet.plugins.module_utils._files import show_name
 from ansible_collections.ddtree.fleet.plugins.module_utils._patches.declaration import (
     malformed_path,
     parse_number,

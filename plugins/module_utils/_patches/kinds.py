@@ -10,7 +10,7 @@ import signal
 from functools import cached_property
 from typing import Callable, Dict, Iterable, List, NamedTuple, Optional
 
-from ansible_collections.ddtree.fleet.plugins.module_utils._baseline.model import hash_of
+from ansible_collections.ddtree.fleet.plugins.module_utils._files import hash_of
 from ansible_collections.ddtree.fleet.plugins.module_utils._syntax import Mark, Syntax
 
 REGEX_SECONDS = 20

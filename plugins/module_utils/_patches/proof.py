@@ -9,7 +9,8 @@ import os
 from typing import Dict, Mapping, Optional, Sequence, Set, Tuple
 
 from ansible_collections.ddtree.fleet.plugins.module_utils._baseline.comparison import compare
-from ansible_collections.ddtree.fleet.plugins.module_utils._baseline.model import Baseline, show_name
+from ansible_collections.ddtree.fleet.plugins.module_utils._baseline.model import Baseline
+from ansible_collections.ddtree.fleet.plugins.module_utils._files import show_name
 from ansible_collections.ddtree.fleet.plugins.module_utils._native.proof import prove
 from ansible_collections.ddtree.fleet.plugins.module_utils._native.request import Request
 from ansible_collections.ddtree.fleet.plugins.module_utils._patches.declaration import Rule
