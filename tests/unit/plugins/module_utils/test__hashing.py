@@ -76,23 +76,29 @@ def meddle(monkeypatch: pytest.MonkeyPatch, act: Callable[[bytes], None]) -> Non
     monkeypatch.setattr(_hashing, "hash_file", meddling)
 
 
-def log_processes(monkeypatch: pytest.MonkeyPatch, log: Path) -> Callable[[], List[int]]:
-    """Gives what tells the process of each file that was read."""
+def log_processes(monkeypatch: pytest.MonkeyPatch, log: Path, together: int = 0) -> Callable[[], List[int]]:
+    """Gives what tells the process of each file that was read. None goes on before so many have begun, if it can be waited for."""
     log.write_bytes(b"")
+
+    def processes() -> List[int]:
+        return [int(line) for line in log.read_bytes().split()]
 
     def write(path: bytes) -> None:
         with log.open("ab") as file:
             file.write(b"%d\n" % os.getpid())
+        patience = time.monotonic() + 10
+        while len(set(processes())) < together and time.monotonic() < patience:
+            time.sleep(0.001)
 
     meddle(monkeypatch, write)
-    return lambda: [int(line) for line in log.read_bytes().split()]
+    return processes
 
 
 @pytest.mark.parametrize("workers", [0, 1, 2, 5])
 def test_hashes_are_those_of_the_content(
     root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, workers: int
 ) -> None:
-    processes = log_processes(monkeypatch, tmp_path / "log")
+    processes = log_processes(monkeypatch, tmp_path / "log", workers)
     assert hash_all(root, workers=workers) == expected(root)
     assert len(processes()) == SMALL + LARGE
     if workers == 1:
