@@ -349,8 +349,8 @@ class _Reader:
                 f"has the tree digest {self.tree or 'of no tree'}, but its lines make {digest}; "
                 "it was cut off or edited, so write it again from a good tree"
             )
-        provenance = Provenance(**self.texts, **self.tables)  # type: ignore[arg-type]
-        return Manifest(entries, self.hashes, bool(self.format), provenance, self.exclude, digest)
+        said: Dict[str, Any] = {**self.texts, **self.tables}
+        return Manifest(entries, self.hashes, bool(self.format), Provenance(**said), self.exclude, digest)
 
 
 def _relative(name: bytes) -> bytes:

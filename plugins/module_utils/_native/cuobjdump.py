@@ -45,7 +45,7 @@ def list_images(tools: List[str], path: str) -> Set[Image]:
         # Files take the answer instead of pipes: a pipe would be waited for as long as any child of the tool holds it.
         with tempfile.TemporaryFile() as listing, tempfile.TemporaryFile() as complaints:
             try:
-                done = subprocess.run(  # pylint: disable=ansible-bad-function
+                done = subprocess.run(  # pylint: disable=ansible-bad-function  # run_command has no time limit
                     [tool, "--list-elf", "--list-ptx", os.path.abspath(path)],
                     stdin=subprocess.DEVNULL,
                     stdout=listing,
