@@ -1,0 +1,105 @@
+# Copyright (c) 2026, the ddtree.fleet authors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Filter that says which servers of one environment a host runs: one, or several on ports and GPUs of their own."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from ansible.errors import AnsibleFilterError
+
+NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_-]*\Z")
+KEYS = {"port", "gpus", "arguments", "environment"}
+# A server that listens everywhere is reached here by the loopback address.
+LOOPBACK = {"0.0.0.0": "127.0.0.1", "::": "::1", "": "127.0.0.1"}
+
+
+def instances(
+    chosen: Mapping[str, Any], unit: str, arguments: Mapping[str, Any], gpus: Sequence[int] = ()
+) -> list[dict[str, Any]]:
+    """The servers of a host, each with its unit, address, URL, GPUs, arguments and variables.
+
+    Without ``chosen`` there is one, of ``unit`` itself. Else there is one a name, of the unit ``STEM@NAME.service``.
+    Raises AnsibleFilterError for names, ports and GPUs that cannot be meant.
+    """
+    if not isinstance(chosen, Mapping):
+        raise AnsibleFilterError(f"instances must be a dictionary of names, not {type(chosen).__name__}")
+    if not chosen:
+        return [_instance("", unit, arguments, list(gpus), {})]
+    if gpus:
+        raise AnsibleFilterError("give each instance its own gpus, not one list for all of them")
+    stem = unit.removesuffix(".service")
+    found = []
+    for name, settings in chosen.items():
+        _check(str(name), settings)
+        own = {**arguments, **(settings.get("arguments") or {}), "port": settings["port"]}
+        found.append(
+            _instance(
+                str(name),
+                f"{stem}@{name}.service",
+                own,
+                list(settings.get("gpus") or []),
+                settings.get("environment") or {},
+            )
+        )
+    _refuse_shared("port", [(item["name"], [item["port"]]) for item in found])
+    _refuse_shared("GPU", [(item["name"], item["gpus"]) for item in found])
+    return found
+
+
+def _check(name: str, settings: Any) -> None:
+    if not NAME.match(name):
+        raise AnsibleFilterError(f"instance {name!r} must be named with letters, digits, _ and - only")
+    if not isinstance(settings, Mapping):
+        raise AnsibleFilterError(f"instance {name} must be a dictionary with a port, not {settings!r}")
+    unknown = sorted(str(key) for key in settings if key not in KEYS)
+    if unknown:
+        raise AnsibleFilterError(
+            f"instance {name} has unknown keys: {', '.join(unknown)}; known are {', '.join(sorted(KEYS))}"
+        )
+    if not str(settings.get("port", "")).isdigit():
+        raise AnsibleFilterError(f"instance {name} needs a port of its own, a number")
+
+
+def _refuse_shared(what: str, of_each: list[tuple[str, list[Any]]]) -> None:
+    owner: dict[Any, str] = {}
+    for name, things in of_each:
+        for thing in things:
+            if thing in owner:
+                raise AnsibleFilterError(f"instances {owner[thing]} and {name} share {what} {thing}")
+            owner[thing] = name
+
+
+def _instance(
+    name: str, unit: str, arguments: Mapping[str, Any], gpus: list[Any], environment: Mapping[str, Any]
+) -> dict[str, Any]:
+    if not all(str(gpu).isdigit() for gpu in gpus):
+        raise AnsibleFilterError(f"gpus of {unit} must be indices such as [0, 1], not {gpus}")
+    host, port = str(arguments.get("host") or ""), int(arguments.get("port") or 30000)
+    reached = LOOPBACK.get(host, host)
+    scheme = "https" if arguments.get("ssl-certfile") else "http"
+    visible = {"CUDA_VISIBLE_DEVICES": ",".join(str(gpu) for gpu in gpus)} if gpus else {}
+    return {
+        "name": name,
+        "unit": unit,
+        "port": port,
+        "address": f"{_bracketed(host or '127.0.0.1')}:{port}",
+        "url": f"{scheme}://{_bracketed(reached)}:{port}",
+        "gpus": [int(gpu) for gpu in gpus],
+        "arguments": dict(arguments),
+        "environment": {**visible, **environment},
+    }
+
+
+def _bracketed(host: str) -> str:
+    return f"[{host}]" if ":" in host else host
+
+
+class FilterModule:
+    """The filter by name."""
+
+    def filters(self) -> dict[str, Any]:
+        return {"instances": instances}
