@@ -52,9 +52,10 @@ setup: ## Install the Debian packages and the Python environment
 	@tests/setup.sh $(VENV)
 
 .PHONY: input
-input: setup ## Build the root file system and the environment of the test hosts
+input: setup ## Build the root file system and the environments of the test hosts
 	@$(FLEET) base --cache $(CACHE)/fleet --state $(STATE)
 	@$(RUN) $(BIN)/python tests/input/build.py --rootfs $(CACHE)/fleet/base --cache $(CACHE)/fleet --out $(CACHE)/fleet/layers
+	@$(RUN) $(BIN)/python tests/input/build_replayed.py --rootfs $(CACHE)/fleet/base --cache $(CACHE)/fleet --out $(CACHE)/fleet/layers
 
 .PHONY: lock
 lock: setup ## Renew requirements-dev.lock from pyproject.toml

@@ -57,6 +57,7 @@ class Family:
 
 SOURCES = (
     Host("ct200", 10, 2190, "root", "ddtree_source", "rtx_pro_6000", ("env", "ddtree", "models")),
+    Host("ct210", 12, 2192, "root", "ddtree_source", "rtx_pro_6000", ("replayed", "models")),
     Host("ct201", 11, 2191, "root", "ddtree_unpatched", "rtx_pro_6000", ("env", "models")),
 )
 
@@ -64,6 +65,7 @@ FAMILIES = (
     Family("b300", 21, 2201, 2, "root", "b300", "b300", ("models",)),
     Family("rtx6000", 61, 2202, 2, "deploy", "rtx_pro_6000", "rtx_pro_6000", ("models",)),
     Family("lived", 101, 2301, 1, "root", "b300", "b300", ("env", "ddtree", "models")),
+    Family("replay", 141, 2401, 1, "root", "b300", "b300", ("replayed", "models")),
 )
 
 DEFAULT_HOSTS = ("ct200", "b300-1", "rtx6000-1")

@@ -1,15 +1,22 @@
 # Copyright (c) 2026, the ddtree.fleet contributors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Stands in for nvidia-smi on test hosts: answers queries from csv files in the form that the real program prints."""
+"""Stands in for nvidia-smi on test hosts: answers queries from csv files in the form that the real program prints.
+
+A process of a test host that wants to be seen on a GPU writes a file named by its id to HOLDERS, with the seconds that its
+memory stays held after it has ended, counted from the first query that finds it gone.
+"""
 
 from __future__ import annotations
 
 import csv
 import sys
+import time
 from pathlib import Path
 
 DATA = Path("/etc/nvidia-smi-standin")
+HOLDERS = Path("/dev/shm/nvidia-smi-standin")
+HELD_MEMORY = "1024 MiB"
 QUERIES = {"--query-gpu": "query-gpu.csv", "--query-compute-apps": "compute-apps.csv"}
 ALIASES = {
     "--query-gpu": {"gpu_name": "name", "gpu_uuid": "uuid"},
@@ -32,6 +39,33 @@ def table(name: str) -> tuple[list[str], list[list[str]]]:
     return rows[0], rows[1:]
 
 
+def holders() -> list[list[str]]:
+    """Rows of the processes that hold GPU memory because they said so; the first GPU has them all."""
+    header, gpus = table("query-gpu.csv")
+    return [
+        [path.name, process_name(path.name) or "[Not Found]", HELD_MEMORY, gpus[0][header.index("uuid")]]
+        for path in (sorted(HOLDERS.iterdir()) if HOLDERS.is_dir() else [])
+        if process_name(path.name) or held_beyond(path)
+    ]
+
+
+def process_name(pid: str) -> str:
+    """Program of a living process; empty for one that has ended."""
+    try:
+        return Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")[0].decode()
+    except OSError:
+        return ""
+
+
+def held_beyond(path: Path) -> bool:
+    """Whether the memory of a process that has ended is still held."""
+    seconds, *ended = path.read_text(encoding="ascii").split()
+    if not ended:
+        ended = [str(time.monotonic())]
+        path.write_text(f"{seconds} {ended[0]}", encoding="ascii")
+    return time.monotonic() - float(ended[0]) < float(seconds)
+
+
 def without_unit(cell: str) -> str:
     """The number of a cell such as ``97887 MiB``."""
     return cell.removesuffix(" MiB")
@@ -42,6 +76,8 @@ def query(kind: str, fields: str, formats: list[str]) -> str:
     if not set(formats) <= {"csv", "noheader", "nounits"}:
         raise Refusal("Format modifier is not recognized.")
     header, rows = table(QUERIES[kind])
+    if kind == "--query-compute-apps":
+        rows += holders()
     places = {title.split(" ")[0]: place for place, title in enumerate(header)}
     places.update({alias: places[title] for alias, title in ALIASES[kind].items()})
     wanted = [field.strip() for field in fields.split(",")]
