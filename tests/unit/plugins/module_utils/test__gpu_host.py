@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 import os
-import shutil
 import socket
 import subprocess
 import sys
@@ -13,25 +12,7 @@ from pathlib import Path
 import pytest
 from ansible_collections.ddtree.fleet.plugins.module_utils import _gpu_host
 from ansible_collections.ddtree.fleet.plugins.module_utils._gpu_host import HostError
-
-STANDIN = Path(__file__).resolve().parents[3] / "fleet" / "nvidia_smi"
-
-
-def put_on_path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, text: str) -> None:
-    (tmp_path / "bin").mkdir(exist_ok=True)
-    program = tmp_path / "bin" / "nvidia-smi"
-    program.write_text(text)
-    program.chmod(0o755)
-    monkeypatch.setenv("PATH", f"{tmp_path}/bin:{os.environ['PATH']}")
-
-
-def host(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str) -> Path:
-    """Put the test fleet's nvidia-smi on the PATH, with the recorded answers of one kind of host; gives their folder."""
-    data = tmp_path / "data"
-    shutil.copytree(STANDIN / kind, data)
-    program = (STANDIN / "nvidia_smi.py").read_text().replace('Path("/etc/nvidia-smi-standin")', f"Path({str(data)!r})")
-    put_on_path(tmp_path, monkeypatch, f"#!{sys.executable}\n{program}")
-    return data
+from ansible_collections.ddtree.fleet.tests.unit.gpu_hosts import host, put_on_path
 
 
 @pytest.mark.parametrize(
