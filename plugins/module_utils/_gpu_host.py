@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import os
 import subprocess
-from typing import Any, Dict, List, Optional
+from typing import Any, Dict, List, Optional, Sequence, Tuple
 
 from ansible_collections.ddtree.fleet.plugins.module_utils import _systemd
 from ansible_collections.ddtree.fleet.plugins.module_utils._listeners import COMMAND_LIMIT, READ_LIMIT, obstacles
@@ -27,13 +27,14 @@ GPU_FIELDS = (
 APP_FIELDS = (
     "pid",
     "used_gpu_memory",
+    "gpu_uuid",
     "process_name",
 )  # the name last: it may hold commas, which nvidia-smi does not quote
 REDACTOR = Redactor()
 
 
 class HostError(Exception):
-    """The host's GPUs cannot be read; the message says what nvidia-smi said."""
+    """The host's GPUs cannot be read, or are not what was asked for; the message says why."""
 
 
 def query(kind: str, fields: tuple[str, ...]) -> List[Dict[str, str]]:
@@ -72,43 +73,86 @@ def gpus() -> List[Dict[str, Any]]:
     ]
 
 
-def foreign_gpu_processes(own_group: str) -> List[Dict[str, Any]]:
-    """Processes that hold GPU memory and are not in the control group ``own_group``."""
-    found = []
+def chosen(found: List[Dict[str, Any]], indices: Sequence[int]) -> List[Dict[str, Any]]:
+    """Those of the GPUs ``found`` that ``indices`` names, in their order; all for none. Raises HostError for others."""
+    by_index = {gpu["index"]: gpu for gpu in found}
+    unknown = [str(index) for index in indices if index not in by_index]
+    if unknown:
+        there = f"has {', '.join(map(str, by_index))}" if by_index else "has no GPU"
+        raise HostError(f"gpus names GPU {', '.join(unknown)}, this host {there}")
+    if len(set(indices)) < len(indices):
+        raise HostError(f"gpus names a GPU twice: {', '.join(map(str, indices))}")
+    return [by_index[index] for index in indices] if indices else found
+
+
+def foreign_gpu_processes(*own_groups: str, among: Sequence[Dict[str, Any]] = ()) -> List[Dict[str, Any]]:
+    """Processes that hold memory of GPUs and are in none of the control groups ``own_groups``.
+
+    Those on the GPUs ``among``, as gpus() gives them; none means all. A GPU that is unknown by its UUID, as an instance of
+    MIG is, counts as one of them.
+    """
+    indices = {gpu["uuid"]: gpu["index"] for gpu in gpus()}
+    wanted = {gpu["uuid"] for gpu in among}
+    found: Dict[int, Dict[str, Any]] = {}
     for row in query("compute-apps", APP_FIELDS):
-        pid = int(row["pid"])
-        if not _in_group(pid, own_group):
-            found.append(
-                {
-                    "pid": pid,
-                    "command": _command(pid) or REDACTOR.bounded(row["process_name"], COMMAND_LIMIT),
-                    "memory_mib": _number(row["used_gpu_memory"]),
-                }
-            )
-    return found
+        pid, uuid = int(row["pid"]), row["gpu_uuid"]
+        if (wanted and uuid in indices and uuid not in wanted) or any(_in_group(pid, group) for group in own_groups):
+            continue
+        command = _command(pid) or REDACTOR.bounded(row["process_name"], COMMAND_LIMIT)
+        process = found.setdefault(pid, {"pid": pid, "command": command, "memory_mib": 0, "gpus": []})
+        process["memory_mib"] += _number(row["used_gpu_memory"])
+        process["gpus"] += [indices[uuid]] if uuid in indices else []
+    return list(found.values())
 
 
-def port_holder(host: str, port: int, own_group: str) -> Optional[Dict[str, Any]]:
-    """Who is in the way of a server at ``host:port``, unless it is a process of the control group ``own_group``."""
+def split_address(text: str) -> Tuple[str, int]:
+    """Host and port of ``HOST:PORT``, where an IPv6 address stands in brackets. Raises HostError."""
+    host, _colon, port = text.rpartition(":")
+    if not host or not (port.isascii() and port.isdigit()) or not 0 < int(port) < 65536:
+        raise HostError(f"addresses: {text!r} is no HOST:PORT, such as 127.0.0.1:30001 or [::]:30001")
+    return host[1:-1] if host.startswith("[") and host.endswith("]") else host, int(port)
+
+
+def port_holder(host: str, port: int, *own_groups: str) -> Optional[Dict[str, Any]]:
+    """Who is in the way of a server at ``host:port``, unless it is a process of one of the control groups ``own_groups``."""
     for listener in obstacles(host, port):
         for holder in listener.holders:
-            if not (own_group and holder.inside(own_group)):
-                return {"pid": holder.pid, "command": holder.named(REDACTOR), "address": listener.address}
+            if not any(group and holder.inside(group) for group in own_groups):
+                return {"pid": holder.pid, "command": holder.named(REDACTOR), "address": f"{listener.address}:{port}"}
         if not listener.holders:
-            return {"pid": 0, "command": "a process that this user may not see", "address": listener.address}
+            return {
+                "pid": 0,
+                "command": "a process that this user may not see",
+                "address": f"{listener.address}:{port}",
+            }
     return None
 
 
-def facts(host: str, port: int, unit: str, paths: List[str]) -> Dict[str, Any]:
-    """Everything above for one machine, its unit's address and port, and the paths it must have. Raises HostError or SystemdError."""
-    state = _systemd.show(unit)
-    group = state.control_group if state.main_pid else ""
+def facts(
+    addresses: Sequence[str], units: Sequence[str], indices: Sequence[int], paths: Sequence[str]
+) -> Dict[str, Any]:
+    """Everything above for one machine, its units' addresses and GPUs (none: all), and the paths it must have.
+
+    Raises HostError or SystemdError.
+    """
+    places = [split_address(text) for text in addresses]
+    states = {unit: _systemd.show(unit) for unit in units}
+    groups = [state.control_group for state in states.values() if state.main_pid]
+    mine = chosen(gpus(), indices)
     return {
-        "gpus": gpus(),
-        "foreign_gpu_processes": foreign_gpu_processes(group),
-        "port_holder": port_holder(host, port, group),
+        "gpus": mine,
+        "foreign_gpu_processes": foreign_gpu_processes(*groups, among=mine if indices else ()),
+        "port_holders": [holder for holder in (port_holder(host, port, *groups) for host, port in places) if holder],
         "missing_paths": [path for path in paths if not os.path.exists(path)],
-        "unit": {"loaded": state.load == "loaded", "active": state.active == "active", "invocation": state.invocation},
+        "units": [
+            {
+                "name": unit,
+                "loaded": state.load == "loaded",
+                "active": state.active == "active",
+                "invocation": state.invocation,
+            }
+            for unit, state in states.items()
+        ],
     }
 
 

@@ -10,7 +10,8 @@ short_description: Prove that an SGLang environment can serve, or that a running
 version_added: 0.1.0
 description:
   - With O(gate=environment) looks at a Python environment before anything live changes - version, declared
-    requirements, deep imports, probes, and the service's command line parsed by the build's own parser.
+    requirements, deep imports, symbols, probes, the service's command line parsed by the build's own parser, and a kernel
+    launched on every GPU.
   - With O(gate=server) waits for a server that systemd runs, lets it generate, and proves from each reply's own
     counters that speculative decoding runs and that drafts are accepted.
   - Nothing is changed, in check mode or not. A gate that does not pass fails the task with one message that lists every
@@ -66,24 +67,45 @@ options:
       - sglang.srt.entrypoints.http_server
       - sglang.srt.managers.scheduler
       - sglang.srt.speculative.dflash_worker
+  symbols:
+    description:
+      - Dotted names that must exist, such as V(sgl_kernel.tree_speculative_sampling_target_only). Their modules are imported.
+      - A name that is none is a failed check too, since packages leave that behind where their own optional import failed.
+    type: list
+    elements: str
+    default: []
   probes:
-    description: Python expressions that are evaluated in the release's own interpreter.
+    description:
+      - Values that the release's own interpreter must compute, each from an expression or from a call.
+      - With neither O(probes[].equals) nor O(probes[].matches) the value must only be true.
     type: list
     elements: dict
     default: []
     suboptions:
       expression:
-        description: The expression.
+        description: A Python expression.
         type: str
-        required: true
+      call:
+        description: The dotted name of what to call, such as V(sglang.srt.utils.is_cuda). Its modules are imported.
+        type: str
+      args:
+        description: What O(probes[].call) is called with, in this order.
+        type: list
+        elements: raw
+      kwargs:
+        description: What O(probes[].call) is called with by name.
+        type: dict
       imports:
-        description: Modules to import first. The expression names them in full.
+        description: Modules to import first. O(probes[].expression) names them in full.
         type: list
         elements: str
         default: []
       equals:
-        description: The value that the expression must have. Not given, it must be true.
+        description: The value that it must have. A tuple equals the list of what is in it.
         type: raw
+      matches:
+        description: A regular expression that must be found in the value as C(str) writes it.
+        type: str
   command_line:
     description:
       - The arguments that follow C(-m sglang.launch_server) in the service, parsed by the build's own parser.
@@ -93,6 +115,20 @@ options:
     type: list
     elements: str
     default: []
+  kernels:
+    description:
+      - Whether a kernel of torch and one of sgl_kernel are launched on every GPU that the service's O(environment) lets it see.
+      - V(auto) does where C(nvidia-smi) or torch shows GPUs and torch is built with CUDA. V(required) fails where torch shows none.
+      - Nothing is launched on a GPU with less than 2 GiB of free memory, since a server may run there. That is in RV(not_verified).
+    type: str
+    choices: [auto, required, none]
+    default: auto
+  memory_limit:
+    description:
+      - The memory that the environment gate may take on the host, such as V(32G). V(0) is no limit.
+      - What counts is what its processes hold together, without mapped files. It is looked at once a second.
+    type: str
+    default: 32G
   environment:
     description:
       - Variables of the service that the environment gate needs too.
@@ -100,7 +136,7 @@ options:
     type: dict
     default: {}
   timeout:
-    description: Seconds that the environment gate may take.
+    description: Seconds that the environment gate may take, all its steps together.
     type: int
     default: 300
   unit:
@@ -198,10 +234,15 @@ EXAMPLES = r"""
     dest: /root/venv_sglang211
     release: /root/venv_sglang211.releases/3f2a9c1d
     version: 0.5.11
+    symbols: [sgl_kernel.tree_speculative_sampling_target_only]
     probes:
       - imports: [sglang.srt.speculative.spec_info]
         expression: sglang.srt.speculative.spec_info.SpeculativeAlgorithm.from_string("DDTREE").is_ddtree()
         equals: true
+      - call: sglang.srt.speculative.spec_info.SpeculativeAlgorithm.from_string
+        args: [DDTREE]
+        matches: DDTREE$
+    kernels: required
     command_line:
       - --model-path=/root/models/Kimi-K2.6
       - --speculative-algorithm=DDTREE
@@ -269,7 +310,7 @@ server:
   type: dict
   sample: {"version": "0.5.11", "speculative_algorithm": "DDTREE"}
 environment:
-  description: Versions, the number of requirements, and the server's settings that differ from the defaults.
+  description: Versions, the numbers of requirements and GPUs, and the server's settings that differ from the defaults.
   returned: when O(gate=environment) and the probe reached its end
   type: dict
   sample: {"version": "0.5.11", "python": "3.12.3", "server_arguments": {"speculative_algorithm": "DDTREE"}}
@@ -281,9 +322,13 @@ from ansible_collections.ddtree.fleet.plugins.module_utils._sglang.smoke import 
 
 def main() -> None:
     probe = {
-        "expression": {"type": "str", "required": True},
+        "expression": {"type": "str"},
+        "call": {"type": "str"},
+        "args": {"type": "list", "elements": "raw"},
+        "kwargs": {"type": "dict"},
         "imports": {"type": "list", "elements": "str", "default": []},
         "equals": {"type": "raw"},
+        "matches": {"type": "str"},
     }
     run_module(
         AnsibleModule(
@@ -305,8 +350,19 @@ def main() -> None:
                         "sglang.srt.speculative.dflash_worker",
                     ],
                 },
-                "probes": {"type": "list", "elements": "dict", "default": [], "options": probe},
+                "symbols": {"type": "list", "elements": "str", "default": []},
+                "probes": {
+                    "type": "list",
+                    "elements": "dict",
+                    "default": [],
+                    "options": probe,
+                    "mutually_exclusive": [("expression", "call")],
+                    "required_one_of": [("expression", "call")],
+                    "required_by": {"args": "call", "kwargs": "call"},
+                },
                 "command_line": {"type": "list", "elements": "str", "default": []},
+                "kernels": {"type": "str", "choices": ["auto", "required", "none"], "default": "auto"},
+                "memory_limit": {"type": "str", "default": "32G"},
                 "environment": {"type": "dict", "default": {}},
                 "timeout": {"type": "int", "default": 300},
                 "unit": {"type": "str"},

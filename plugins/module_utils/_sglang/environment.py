@@ -14,11 +14,20 @@ import os
 import resource
 import shutil
 import tempfile
+import time
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
+from types import ModuleType
 from typing import Any, Dict, Iterator, List
 
-from ansible_collections.ddtree.fleet.plugins.module_utils._sglang import environment_probe
+from ansible_collections.ddtree.fleet.plugins.module_utils import _gpu_host
+from ansible_collections.ddtree.fleet.plugins.module_utils._sglang import (
+    environment_probe,
+    kernel_probe,
+    probe_command_line,
+    probe_report,
+)
+from ansible_collections.ddtree.fleet.plugins.module_utils._sglang.descendants import MemoryWatch, ending_all_that_start
 from ansible_collections.ddtree.fleet.plugins.module_utils._sglang.gate import GateError, GateResult
 from ansible_collections.ddtree.fleet.plugins.module_utils._sglang.program import (
     Outcome,
@@ -37,8 +46,11 @@ _CACHE_VARIABLES = (
     "XDG_CACHE_HOME",
     "XDG_CONFIG_HOME",
     "XDG_DATA_HOME",
+    "XDG_STATE_HOME",
     "TRITON_CACHE_DIR",
+    "TRITON_DUMP_DIR",
     "TRITON_HOME",
+    "TORCH_HOME",
     "TORCHINDUCTOR_CACHE_DIR",
     "TORCH_EXTENSIONS_DIR",
     "FLASHINFER_WORKSPACE_BASE",
@@ -47,6 +59,11 @@ _CACHE_VARIABLES = (
     "NUMBA_CACHE_DIR",
     "MPLCONFIGDIR",
     "HF_HOME",
+    "HF_HUB_CACHE",
+    "HF_MODULES_CACHE",
+    "DG_JIT_CACHE_DIR",
+    "SGLANG_DG_CACHE_DIR",
+    "OUTLINES_CACHE_DIR",
 )
 _BASE_ENVIRONMENT = {
     "PATH": "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin",
@@ -56,9 +73,14 @@ _BASE_ENVIRONMENT = {
 }
 
 
+# What a CUDA context and one kernel take. With less of it free, a launch could end the server that runs on that GPU.
+_ROOM_MIB = 2048
+_NO_REQUEST = ("environment", "timeout", "release", "kernels", "memory_limit_mib")
+
+
 @dataclass(frozen=True)
 class EnvironmentOptions:
-    """The environment gate's parameters, as the module documents them."""
+    """The environment gate's parameters, as the module documents them; ``memory_limit_mib`` 0 is no limit."""
 
     dest: str
     release: str
@@ -67,68 +89,112 @@ class EnvironmentOptions:
     requirements: bool
     requirements_ignore: List[str]
     imports: List[str]
+    symbols: List[str]
     probes: List[Dict[str, Any]]
     command_line: List[str]
+    kernels: str
     environment: Dict[str, str]
     timeout: int
+    memory_limit_mib: int
 
 
 def run(options: EnvironmentOptions) -> GateResult:
     result = GateResult(subject=options.release or options.dest)
-    interpreter = os.path.join(options.dest, "bin", "python")
     bind = bool(options.release) and os.path.realpath(options.release) != os.path.realpath(options.dest)
     _require_interpreter(options.release if bind else options.dest)
-    progress = _Progress(result)
-    request = {key: value for key, value in asdict(options).items() if key not in ("environment", "timeout", "release")}
-    request["stacks_after"] = max(options.timeout - 3, 1)
-    argv = [interpreter, "-B"]
-    with cleaning_up_on_signals(), _mount_point(options.dest, bind), _private_folder() as folder:
-        if bind:
-            argv = [
-                "unshare",
-                "--mount",
-                "--propagation",
-                "private",
-                "--",
-                "sh",
-                "-c",
-                _MOUNT,
-                "sh",
-                options.release,
-                options.dest,
-            ] + argv
-        outcome = run_program(
-            argv,
-            environment_probe,
-            request,
-            _environment(options.environment, folder),
-            options.timeout,
-            progress.answer,
-        )
-    unshare_failed = bool(outcome.output) and outcome.output[-1].startswith("unshare:")
-    if bind and not progress.started and (outcome.returncode == MOUNT_FAILED or unshare_failed):
-        raise GateError(
-            f"{options.release} cannot be mounted over {options.dest} for the gate: "
-            f"{' '.join(outcome.output[-2:]) or outcome.ending()}; "
-            "this needs root and the right to make a mount namespace"
-        )
-    _judge_ending(result, progress, outcome)
-    result.figures["seconds"] = round(outcome.seconds, 1)
+    started = time.monotonic()
+    with (
+        cleaning_up_on_signals(),
+        ending_all_that_start(),
+        _mount_point(options.dest, bind),
+        _private_folder() as folder,
+    ):
+        probes = _Probes(options, bind, _environment(options.environment, folder), result)
+        request = {key: value for key, value in asdict(options).items() if key not in _NO_REQUEST}
+        progress = probes.run(environment_probe, request)
+        if progress.done:
+            _launch_kernels(options, probes, result)
+        else:
+            result.not_verified.append(f"everything after the step '{progress.place}'")
+    result.figures["seconds"] = round(time.monotonic() - started, 1)
     result.figures["memory_mib"] = resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss // 1024
     return result
 
 
+class _Probes:
+    """Runs the gate's programs in the release, one after the other, within one bound of time and one of memory."""
+
+    def __init__(
+        self, options: EnvironmentOptions, bind: bool, environment: Dict[str, str], result: GateResult
+    ) -> None:
+        self._options = options
+        self._bind = bind
+        self._environment = environment
+        self._result = result
+        self._until = time.monotonic() + options.timeout
+        interpreter = [os.path.join(options.dest, "bin", "python"), "-B"]
+        wrapper = ["unshare", "--mount", "--propagation", "private", "--", "sh", "-c", _MOUNT, "sh"]
+        self._argv = [*wrapper, options.release, options.dest, *interpreter] if bind else interpreter
+
+    def run(self, program: ModuleType, request: Dict[str, Any], **environment: str) -> _Progress:
+        """The program's checks and remarks go into the gate's result. A mount that is refused is a GateError."""
+        progress = _Progress(self._result)
+        seconds = max(self._until - time.monotonic(), 1.0)
+        watch = MemoryWatch(self._options.memory_limit_mib)
+        outcome = run_program(
+            self._argv,
+            program,
+            {**request, "stacks_after": max(seconds - 3, 1)},
+            {**environment, **self._environment},
+            seconds,
+            progress.answer,
+            watch,
+            [probe_report, probe_command_line],
+        )
+        self._require_mount(progress, outcome)
+        if not progress.done:
+            found = outcome.ending()
+            if watch.exceeded():
+                found = f"ended at {watch.seen_mib} MiB of memory, memory_limit is {watch.limit_mib} MiB"
+            elif outcome.timed_out:
+                found = f"no end within the gate's {self._options.timeout} s"
+            self._judge_ending(progress, found, outcome)
+        return progress
+
+    def _judge_ending(self, progress: _Progress, found: str, outcome: Outcome) -> None:
+        """A program that did not reach its end is one failed check, named after the step that it was in."""
+        expected = "ends by itself" if progress.steps else "starts"
+        self._result.checks.append(Check(progress.place, False, expected, found, _last_words(outcome.output)))
+
+    def out_of_time(self) -> bool:
+        return time.monotonic() >= self._until
+
+    def _require_mount(self, progress: _Progress, outcome: Outcome) -> None:
+        unshare_failed = bool(outcome.output) and outcome.output[-1].startswith("unshare:")
+        if self._bind and not progress.steps and (outcome.returncode == MOUNT_FAILED or unshare_failed):
+            raise GateError(
+                f"{self._options.release} cannot be mounted over {self._options.dest} for the gate: "
+                f"{' '.join(outcome.output[-2:]) or outcome.ending()}; "
+                "this needs root and the right to make a mount namespace"
+            )
+
+
 class _Progress:
-    """The probe's answers so far."""
+    """What one program has answered so far."""
 
     def __init__(self, result: GateResult) -> None:
         self._result = result
-        self.started = ""
+        self.steps: List[str] = []
         self.done = False
+
+    @property
+    def place(self) -> str:
+        """The step that it is in."""
+        return self.steps[-1] if self.steps else "interpreter"
 
     def answer(self, answer: Dict[str, Any]) -> None:
         if "started" in answer:
-            self.started = answer["started"]
+            self.steps.append(answer["started"])
         elif "check" in answer:
             self._result.checks.append(Check(**answer["check"]))
         elif "done" in answer:
@@ -138,20 +204,31 @@ class _Progress:
             self._result.details.update(answer["done"]["details"])
 
 
-def _judge_ending(result: GateResult, progress: _Progress, outcome: Outcome) -> None:
-    """A probe that did not reach its end is one failed check, named after the step that it was in."""
-    if progress.done:
+def _launch_kernels(options: EnvironmentOptions, probes: _Probes, result: GateResult) -> None:
+    """One kernel of torch and one of sgl_kernel on every GPU; a program that a GPU ended is started again for the rest."""
+    if options.kernels == "none":
+        result.not_verified.append("kernels: kernels is none")
         return
-    result.checks.append(
-        Check(
-            name=progress.started or "interpreter",
-            passed=False,
-            expected="ends by itself" if progress.started else "starts",
-            found=outcome.ending(),
-            hint=_last_words(outcome.output),
-        )
-    )
-    result.not_verified.append(f"everything after the step '{progress.started or 'interpreter'}'")
+    try:
+        gpus = _gpu_host.gpus()
+    except _gpu_host.HostError as error:
+        result.checks.append(Check("GPUs of nvidia-smi", False, "answers", str(error)))
+        return
+    if options.kernels == "auto" and not gpus and not result.details.get("gpus"):
+        result.not_verified.append("kernels: neither nvidia-smi nor torch shows a GPU")
+        return
+    first = 0
+    while True:
+        before = len(result.checks)
+        request = {"first": first, "gpus": gpus, "kernels": options.kernels, "room_mib": _ROOM_MIB}
+        progress = probes.run(kernel_probe, request, CUDA_DEVICE_ORDER="PCI_BUS_ID", CUDA_LAUNCH_BLOCKING="1")
+        begun = [step for step in progress.steps if step.startswith(kernel_probe.GPU_STEP)]
+        if not begun or all(check.passed for check in result.checks[before:]):
+            return
+        if probes.out_of_time():
+            result.not_verified.append(f"everything after the step '{progress.place}'")
+            return
+        first += len(begun)
 
 
 def _last_words(output: List[str]) -> str:
@@ -180,7 +257,10 @@ def _environment(given: Dict[str, str], folder: str) -> Dict[str, str]:
 
 @contextmanager
 def _private_folder() -> Iterator[str]:
-    folder = tempfile.mkdtemp(prefix="sglang_smoke_")
+    try:
+        folder = tempfile.mkdtemp(prefix="sglang_smoke_")
+    except OSError as error:
+        raise GateError(f"no folder for the gate's caches can be made in {tempfile.gettempdir()}: {error}") from None
     try:
         yield folder
     finally:

@@ -20,7 +20,7 @@ import time
 from contextlib import contextmanager
 from dataclasses import dataclass
 from types import ModuleType
-from typing import IO, Any, Callable, Dict, Iterator, List, Optional, cast
+from typing import IO, Any, Callable, Dict, Iterator, List, Optional, Sequence, cast
 
 from ansible_collections.ddtree.fleet.plugins.module_utils._secrets import Redactor
 from ansible_collections.ddtree.fleet.plugins.module_utils._sglang.gate import GateError
@@ -29,10 +29,13 @@ from ansible_collections.ddtree.fleet.plugins.module_utils._sglang.gate import G
 _BOOTSTRAP = (
     "import json, sys; sys.path[:1] = [entry for entry in sys.path[:1] if entry]; "
     "sent = json.loads(sys.stdin.buffer.read()); "
-    "names = {'__name__': 'ddtree_fleet'}; exec(compile(sent['source'], '<ddtree.fleet>', 'exec'), names); "
-    "names['main'](sent['request'], sent['answers'])"
+    "made = [sys.modules.setdefault(name, type(sys)(name)) for name, _source in sent['modules']]; "
+    "[exec(compile(source, '<ddtree.fleet>', 'exec'), module.__dict__)"
+    " for module, (_name, source) in zip(made, sent['modules'])]; "
+    "made[-1].main(sent['request'], sent['answers'])"
 )
 _OUTPUT_BYTES = 16384
+_ENDING_SECONDS = 10
 
 
 @dataclass(frozen=True)
@@ -89,9 +92,11 @@ def run_program(
     timeout: float,
     answer: Callable[[Dict[str, Any]], None],
     watch: Optional[Callable[[], bool]] = None,
+    libraries: Sequence[ModuleType] = (),
 ) -> Outcome:
     """Run ``program`` with ``argv`` (an interpreter with flags, maybe behind a wrapper); ``answer`` gets what it says.
 
+    ``libraries`` are sent too, for the program to import by their full names.
     ``watch`` is called about once a second and ends the program at once by returning false. The program and all that it
     started are gone when this returns. Raises GateError when the interpreter cannot be started.
     """
@@ -115,7 +120,8 @@ def run_program(
         raise GateError(f"{argv[0]} cannot be run: {error.strerror or error}") from None
     os.close(writer)
     output = _Tail(cast(IO[bytes], process.stdout))
-    sent = json.dumps({"source": inspect.getsource(program), "request": request, "answers": writer}).encode()
+    modules = [(module.__name__, inspect.getsource(module)) for module in (*libraries, program)]
+    sent = json.dumps({"modules": modules, "request": request, "answers": writer}).encode()
     threading.Thread(target=_send, args=(cast(IO[bytes], process.stdin), sent), daemon=True).start()
     timed_out = stopped = False
     try:
@@ -140,7 +146,8 @@ def run_program(
         _end(process)
         os.close(reader)
     seconds = time.monotonic() - started
-    return Outcome(process.returncode, timed_out, stopped, output.lines(), seconds)
+    returncode = -signal.SIGKILL if process.returncode is None else process.returncode
+    return Outcome(returncode, timed_out, stopped, output.lines(), seconds)
 
 
 @contextmanager
@@ -198,4 +205,8 @@ def _end(process: subprocess.Popen[bytes]) -> None:
         os.killpg(process.pid, signal.SIGKILL)
     except (ProcessLookupError, PermissionError):
         pass
-    process.wait()
+    try:
+        process.wait(_ENDING_SECONDS)
+    except subprocess.TimeoutExpired:
+        # The kernel holds it, in a driver say, and ends it when it lets go.
+        return

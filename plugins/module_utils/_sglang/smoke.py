@@ -6,9 +6,11 @@
 from __future__ import annotations
 
 import os
+import re
 from typing import Any, Dict, List
 
 from ansible.module_utils.basic import AnsibleModule
+from ansible.module_utils.common.text.formatters import human_to_bytes
 from ansible_collections.ddtree.fleet.plugins.module_utils._secrets import Redactor
 from ansible_collections.ddtree.fleet.plugins.module_utils._sglang import environment, server
 from ansible_collections.ddtree.fleet.plugins.module_utils._sglang.gate import GateError, GateResult, failure_message
@@ -73,12 +75,36 @@ def _environment_gate(parameters: Dict[str, Any]) -> GateResult:
             requirements=bool(parameters["requirements"]),
             requirements_ignore=parameters["requirements_ignore"] or [],
             imports=parameters["imports"] or [],
-            probes=parameters["probes"] or [],
+            symbols=parameters["symbols"] or [],
+            probes=_probes(parameters["probes"] or []),
             command_line=arguments,
+            kernels=parameters["kernels"] or "auto",
             environment={name: str(value) for name, value in (parameters["environment"] or {}).items()},
             timeout=_positive(parameters, "timeout"),
+            memory_limit_mib=_mebibytes(parameters, "memory_limit"),
         )
     )
+
+
+def _probes(probes: List[Dict[str, Any]]) -> List[Dict[str, Any]]:
+    """The probes, with what an argument spec cannot refuse refused: empty ones, and expressions that are none."""
+    for number, probe in enumerate(probes, start=1):
+        if not (probe.get("expression") or probe.get("call")):
+            raise GateError(f"probe {number} has neither an expression nor a call")
+        try:
+            re.compile(probe.get("matches") or "")
+        except re.error as error:
+            raise GateError(f"probe {number}: matches is no regular expression: {error}") from None
+    return probes
+
+
+def _mebibytes(parameters: Dict[str, Any], name: str) -> int:
+    try:
+        return max(int(human_to_bytes(str(parameters[name] or "0"))), 0) >> 20
+    except ValueError:
+        raise GateError(
+            f"{name} must be an amount of memory such as 32G, or 0 for none, not {parameters[name]}"
+        ) from None
 
 
 def _server_gate(parameters: Dict[str, Any], secrets: List[str]) -> GateResult:

@@ -6,90 +6,27 @@
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import signal
 import subprocess
 import sys
+import tempfile
 import time
 from pathlib import Path
-from typing import Any, Dict, List
+from typing import Any, Dict, List, Optional, Tuple
 
 import pytest
 from ansible_collections.ddtree.fleet.plugins.module_utils._sglang import environment
-from ansible_collections.ddtree.fleet.plugins.module_utils._sglang.environment import EnvironmentOptions
-from ansible_collections.ddtree.fleet.plugins.module_utils._sglang.gate import GateError, GateResult
-
-SERVER_ARGS = """
-import os
-print("noise on stdout", '{"check": 1}')
-
-class ServerArgs:
-    @staticmethod
-    def add_cli_args(parser):
-        parser.add_argument("--model-path", required=True)
-        parser.add_argument("--config")
-        parser.add_argument("--speculative-algorithm", choices=["DFLASH", "DDTREE"])
-        parser.add_argument("--speculative-ddtree-budget", type=int, default=8)
-        parser.add_argument("--enable-metrics", action="store_true")
-"""
-SPEC_INFO = """
-import warnings
-warnings.warn("an old spelling")
-class SpeculativeAlgorithm:
-    @classmethod
-    def from_string(cls, name):
-        made = cls()
-        made.name = name
-        return made
-    def is_ddtree(self):
-        return self.name == "DDTREE"
-"""
-METADATA = """Metadata-Version: 2.1
-Name: sglang
-Version: {version}
-Requires-Dist: small-package>=2
-Requires-Dist: never-there; sys_platform == "win32"
-Requires-Dist: extra-only; extra == "test"
-"""
-
-
-def make(path: Path, version: str = "0.5.11", metadata_version: str = "") -> Path:
-    """An environment at ``path`` with a small sglang and the one package that it requires."""
-    subprocess.run([sys.executable, "-m", "venv", "--without-pip", str(path)], check=True)
-    site = site_of(path)
-    write(site / "sglang" / "__init__.py", f"__version__ = '{version}'\n")
-    write(site / "sglang" / "srt" / "__init__.py", "")
-    write(site / "sglang" / "srt" / "server_args.py", SERVER_ARGS)
-    write(site / "sglang" / "srt" / "spec_info.py", SPEC_INFO)
-    write(site / "sglang" / "srt" / "hangs.py", "import time\nprint('about to hang', flush=True)\ntime.sleep(600)\n")
-    write(
-        site / "sglang" / "srt" / "exits.py", "import os, sys\nprint('bye', file=sys.stderr, flush=True)\nos._exit(7)\n"
-    )
-    write(site / "sglang" / "srt" / "segfaults.py", "import ctypes\nctypes.string_at(0)\n")
-    write(
-        site / "sglang" / "srt" / "broken.py",
-        "try:\n    raise ImportError('undefined symbol: _ZN2at4')\n"
-        "except ImportError as error:\n    raise ImportError('no sm100 kernels') from error\n",
-    )
-    write(site / "sglang" / "srt" / "leaves.py", "import sys\nsys.exit('leaving')\n")
-    declared = METADATA.format(version=metadata_version or version)
-    write(site / f"sglang-{metadata_version or version}.dist-info" / "METADATA", declared)
-    write(
-        site / "small_package-2.1.dist-info" / "METADATA", "Metadata-Version: 2.1\nName: small_package\nVersion: 2.1\n"
-    )
-    import packaging
-
-    shutil.copytree(Path(packaging.__file__).parent, site / "packaging", ignore=shutil.ignore_patterns("__pycache__"))
-    return path
-
-
-def site_of(path: Path) -> Path:
-    return next((path / "lib").glob("python3*")) / "site-packages"
-
-
-def write(path: Path, text: str) -> None:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(text)
+from ansible_collections.ddtree.fleet.plugins.module_utils._sglang.gate import GateError
+from ansible_collections.ddtree.fleet.tests.unit.sglang_environments import (
+    failed,
+    gate,
+    make,
+    site_of,
+    with_gpus,
+    write,
+)
 
 
 @pytest.fixture(scope="module", name="built")
@@ -97,25 +34,9 @@ def built_fixture(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return make(tmp_path_factory.mktemp("built") / "venv")
 
 
-def gate(dest: Path, **changes: Any) -> GateResult:
-    values: Dict[str, Any] = {
-        "dest": str(dest),
-        "release": "",
-        "distribution": "",
-        "version": "",
-        "requirements": True,
-        "requirements_ignore": [],
-        "imports": [],
-        "probes": [],
-        "command_line": [],
-        "environment": {},
-        "timeout": 60,
-    }
-    return environment.run(EnvironmentOptions(**{**values, **changes}))
-
-
-def failed(result: GateResult) -> Dict[str, str]:
-    return {check.name: str(check.found) for check in result.checks if not check.passed}
+@pytest.fixture(scope="module", name="kernels")
+def kernels_fixture(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return with_gpus(make(tmp_path_factory.mktemp("kernels") / "venv"))
 
 
 def test_a_sound_environment_passes_and_nothing_is_written(built: Path) -> None:
@@ -151,6 +72,46 @@ def test_a_sound_environment_passes_and_nothing_is_written(built: Path) -> None:
     assert result.figures["seconds"] > 0
     assert result.figures["memory_mib"] > 0
     assert sorted(str(path) for path in built.rglob("*")) == before
+
+
+def everything_below(*folders: Path) -> Dict[str, Tuple[int, int, int]]:
+    """Each path with size, time and mode, so that anything written there is seen."""
+    paths = [path for folder in folders for path in [folder, *folder.rglob("*")]]
+    stats = {str(path): path.lstat() for path in paths}
+    return {path: (found.st_size, found.st_mtime_ns, found.st_mode) for path, found in stats.items()}
+
+
+def test_packages_that_write_wherever_they_may_leave_nothing_behind(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """HOME, the folder for temporary files and the environment are what they were, bytecode and caches included."""
+    built = make(tmp_path / "venv")
+    write(
+        site_of(built) / "writes.py",
+        "import os, pathlib, tempfile, sglang.srt.spec_info\n"
+        "tempfile.mkdtemp()\nopen('/proc/self/oom_score_adj').read() == '1000\\n' or os._exit(3)\n"
+        "for name, value in list(os.environ.items()):\n"
+        "    if name.endswith(('_DIR', '_HOME', '_PATH', '_BASE', 'HOME', 'MPLCONFIGDIR')):\n"
+        "        pathlib.Path(value, 'cache').mkdir(parents=True, exist_ok=True)\n"
+        "        pathlib.Path(value, 'cache', name).write_text('cached')\n"
+        "pathlib.Path.home().joinpath('.config').mkdir(exist_ok=True)\n",
+    )
+    home, temporary = tmp_path / "home", tmp_path / "tmp"
+    home.mkdir()
+    temporary.mkdir()
+    monkeypatch.setenv("HOME", str(home))
+    monkeypatch.setattr(tempfile, "tempdir", str(temporary))
+    before = everything_below(built, home)
+    cache = {"TRITON_CACHE_DIR": f"{home}/.triton", "TORCH_HOME": f"{home}/.torch"}
+    assert failed(gate(built, imports=["writes"], environment=cache)) == {}
+    assert everything_below(built, home) == before
+    assert list(temporary.iterdir()) == []
+
+
+def test_no_room_for_the_caches_is_one_clear_error(built: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", "/nowhere")
+    with pytest.raises(GateError, match="no folder for the gate's caches can be made in /nowhere: .*No such file"):
+        gate(built)
 
 
 def test_caches_and_home_are_private_and_gone_afterwards(built: Path) -> None:
@@ -241,7 +202,7 @@ def test_a_hang_ends_in_time_and_shows_where(built: Path) -> None:
     started = time.monotonic()
     result = gate(built, imports=["sglang.srt.hangs"], timeout=2)
     assert time.monotonic() - started < 6
-    assert failed(result) == {"import sglang.srt.hangs": "no end after 2 s"}
+    assert failed(result) == {"import sglang.srt.hangs": "no end within the gate's 2 s"}
     assert "hangs.py" in result.checks[-1].hint
 
 
@@ -271,6 +232,87 @@ def test_probes_that_pass(built: Path) -> None:
 
 
 @pytest.mark.parametrize(
+    ("probe", "passed", "expected", "found"),
+    [
+        ({"args": ["DDTREE"], "matches": "^a DDTREE$"}, True, "matches ^a DDTREE$", "'a DDTREE'"),
+        (
+            {"args": ["DDTREE"], "kwargs": {"article": "the"}, "equals": "the DDTREE"},
+            True,
+            "'the DDTREE'",
+            "'the DDTREE'",
+        ),
+        ({"args": ["DFLASH"], "matches": "DDTREE"}, False, "matches DDTREE", "'a DFLASH'"),
+        (
+            {"args": ["X"], "equals": "a X", "matches": "DDTREE"},
+            False,
+            "'a X' and matches DDTREE",
+            "'a X'",
+        ),
+        ({"args": []}, False, "a true value", "TypeError: named() missing 1 required positional argument: 'name'"),
+    ],
+)
+def test_a_probe_can_be_a_call(built: Path, probe: Dict[str, Any], passed: bool, expected: str, found: str) -> None:
+    write(site_of(built) / "calls" / "deep.py", "class Tree:\n    @staticmethod\n    def named(name, article='a'):\n")
+    with (site_of(built) / "calls" / "deep.py").open("a") as file:
+        file.write("        return f'{article} {name}'\n")
+    write(site_of(built) / "calls" / "__init__.py", "")
+    check = gate(built, probes=[{"call": "calls.deep.Tree.named", **probe}]).checks[0]
+    assert (check.passed, check.expected) == (passed, expected)
+    assert check.found.replace("Tree.", "") == found
+    assert check.name.startswith("probe calls.deep.Tree.named(")
+
+
+@pytest.mark.parametrize(
+    ("symbol", "found", "hint"),
+    [
+        ("sgl_kernel.tree_speculative_sampling_target_only", None, ""),
+        ("sglang.srt.spec_info.SpeculativeAlgorithm.from_string", None, ""),
+        (
+            "sgl_kernel.tree_speculative_sampling",
+            "module sgl_kernel has no attribute and no submodule tree_speculative_sampling",
+            "nearest to tree_speculative_sampling: tree_speculative_sampling_target_only",
+        ),
+        (
+            "sglang.srt.spec_info.SpeculativeAlgorithm.is_ddtre",
+            "type sglang.srt.spec_info.SpeculativeAlgorithm has no attribute is_ddtre",
+            "nearest to is_ddtre: is_ddtree",
+        ),
+        ("sgl_kernal.x", "there is no module sgl_kernal", "nearest to sgl_kernal: sgl_kernel"),
+        ("sglang.srt.spec_inf.x", "module sglang.srt has no attribute and no submodule spec_inf", "spec_info"),
+        ("sglang.srt.broken.x", "ImportError: no sm100 kernels <- ImportError: undefined symbol: _ZN2at4", "broken.py"),
+        ("sgl_kernel.optional", "is None", "an optional import of that package failed"),
+        ("zzzzzz", "there is no module zzzzzz", "nothing is near to zzzzzz"),
+    ],
+)
+def test_symbols(kernels: Path, symbol: str, found: Optional[str], hint: str) -> None:
+    check = gate(kernels, symbols=[symbol]).checks[0]
+    assert check.name == f"symbol {symbol}"
+    assert (check.passed, check.found) == ((True, "there") if found is None else (False, found))
+    assert hint in check.hint
+
+
+def test_warnings_of_imports_are_remarks_and_fail_nothing(tmp_path: Path) -> None:
+    """As torchao has one: an escape that Python will once refuse."""
+    built = make(tmp_path / "venv")
+    write(site_of(built) / "torchao.py", "PATTERN = '\\d+'\n")
+    result = gate(built, imports=["torchao"])
+    assert failed(result) == {}
+    assert any(re.match(r"(Syntax|Deprecation)Warning: .*invalid escape sequence", text) for text in result.remarks)
+
+
+@pytest.mark.slow
+def test_a_gate_that_takes_too_much_memory_is_ended(built: Path) -> None:
+    write(
+        site_of(built) / "greedy.py",
+        "import time\nkept = bytearray(300 << 20)\nkept[::4096] = b'x' * len(kept[::4096])\ntime.sleep(60)\n",
+    )
+    result = gate(built, imports=["greedy"], memory_limit_mib=200)
+    assert list(failed(result)) == ["import greedy"]
+    assert re.match(r"ended at \d{3} MiB of memory, memory_limit is 200 MiB", failed(result)["import greedy"])
+    assert result.not_verified == ["everything after the step 'import greedy'"]
+
+
+@pytest.mark.parametrize(
     ("arguments", "found", "hint"),
     [
         (
@@ -279,8 +321,11 @@ def test_probes_that_pass(built: Path) -> None:
             "nearest to --speculative-ddtree-budgett: --speculative-ddtree-budget;",
         ),
         (["--zzz"], "unrecognized arguments: --zzz", "nothing is near to --zzz"),
-        (["--speculative-algorithm", "TREE"], "invalid choice: 'TREE'", "an unpatched build lacks"),
-        (["--speculative-ddtree-budget", "many"], "invalid int value: 'many'", ""),
+        (["--speculative-algorithm", "TREE"], "invalid choice: 'TREE'", "nearest choice: DDTREE; a flag or choice"),
+        (["--speculative-algorithm", "zzz"], "invalid choice: 'zzz'", "that is unknown means an unpatched build"),
+        (["--speculative-ddtree-budget", "many"], "invalid int value: 'many'", "-ddtree-budget takes a whole number"),
+        (["--speculative-ddtree-budget"], "expected one argument", "--speculative-ddtree-budget takes a whole number"),
+        (["--enable-metrics=yes"], "ignored explicit argument", "--enable-metrics is a switch and takes no value"),
     ],
 )
 def test_a_refused_command_line_says_why(built: Path, arguments: List[str], found: str, hint: str) -> None:
@@ -375,8 +420,9 @@ def test_a_killed_gate_leaves_no_mount_point(releases: Path) -> None:
         "probes": [{"expression": "__import__('time').sleep(60)"}],
     }
     program = (
-        f"import sys; sys.path[:0] = [{str(Path(__file__).parent)!r}, {str(collections)!r}]\n"
-        f"import pathlib, test_environment as t\nt.gate(pathlib.Path({str(releases / 'dest')!r}), **{options!r})\n"
+        f"import sys; sys.path.insert(0, {str(collections)!r})\nimport pathlib\n"
+        "from ansible_collections.ddtree.fleet.tests.unit import sglang_environments as t\n"
+        f"t.gate(pathlib.Path({str(releases / 'dest')!r}), **{options!r})\n"
     )
     process = subprocess.Popen([sys.executable, "-c", program])
     deadline = time.monotonic() + 10
