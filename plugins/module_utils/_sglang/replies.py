@@ -156,7 +156,7 @@ def answer_checks(replies: Sequence[Reply], asked: int, label: str = "") -> List
     """All generations were answered, and none of them is degenerate. ``label`` goes before the names of the checks."""
     faults = {reply.number: reply.fault for reply in replies if reply.fault}
     missing = asked - len(replies)
-    found = f"{len(replies)} replies" if not faults else f"{len(faults)} errors in {len(replies)} replies"
+    found = f"{len(replies)} replies" if not faults else f"{len(faults)} of {len(replies)} replies failed"
     said = grouped(faults)
     complete = not faults and missing <= 0
     checks = [

@@ -75,14 +75,14 @@ def test_no_speculation_fails_unless_it_is_to_be_absent(server: Server, smoke: R
         (
             ["--html"],
             {
-                "generations answered": "6 errors in 6 replies: reply 1, 2, 3, 4, 5, 6: content type text/html",
+                "generations answered": "6 of 6 replies failed: reply 1, 2, 3, 4, 5, 6: content type text/html",
                 "chat completion": "text/html",
             },
         ),
         (
             ["--refuse"],
             {
-                "generations answered": "6 errors in 6 replies: reply 1, 2, 3, 4, 5, 6: HTTP 400",
+                "generations answered": "6 of 6 replies failed: reply 1, 2, 3, 4, 5, 6: HTTP 400",
                 "chat completion": "HTTP 400",
             },
         ),

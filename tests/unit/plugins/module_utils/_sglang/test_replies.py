@@ -24,16 +24,16 @@ def test_recorded_readable_text_passes() -> None:
 @pytest.mark.parametrize(
     ("changes", "found"),
     [
-        ({"status": None, "error": "no answer in time"}, "1 errors in 1 replies: reply 1: no answer in time"),
-        ({"status": 500, "excerpt": "boom"}, "1 errors in 1 replies: reply 1: HTTP 500: boom"),
+        ({"status": None, "error": "no answer in time"}, "1 of 1 replies failed: reply 1: no answer in time"),
+        ({"status": 500, "excerpt": "boom"}, "1 of 1 replies failed: reply 1: HTTP 500: boom"),
         (
             {"content_type": "text/html", "excerpt": "<html>"},
-            "1 errors in 1 replies: reply 1: content type text/html: <html>",
+            "1 of 1 replies failed: reply 1: content type text/html: <html>",
         ),
-        ({"content_type": ""}, "1 errors in 1 replies: reply 1: content type missing: "),
+        ({"content_type": ""}, "1 of 1 replies failed: reply 1: content type missing: "),
         (
             {"error": "the reply is not JSON, though its content type says so"},
-            "1 errors in 1 replies: reply 1: the reply is not JSON",
+            "1 of 1 replies failed: reply 1: the reply is not JSON",
         ),
     ],
 )
@@ -46,7 +46,7 @@ def test_faulty_answers_are_named(changes: Dict[str, Any], found: str) -> None:
 
 def test_equal_faults_are_said_once() -> None:
     faulty = [dataclasses.replace(recorded("plain", number=number), status=500, excerpt="boom") for number in (0, 1)]
-    assert replies.answer_checks(faulty, 2)[0].found == "2 errors in 2 replies: reply 1, 2: HTTP 500: boom"
+    assert replies.answer_checks(faulty, 2)[0].found == "2 of 2 replies failed: reply 1, 2: HTTP 500: boom"
 
 
 def test_json_that_is_no_generation_fails() -> None:
