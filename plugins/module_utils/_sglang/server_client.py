@@ -111,6 +111,9 @@ class _Client:
         try:
             if self._generate_all(say) and self._describe(say):
                 say({"done": True})
+            else:
+                # What broke off because the time for all is up says so.
+                self._limit(0)
         except _Late:
             say({"late": True})
 

@@ -39,6 +39,7 @@ SERVER_FIELDS = (
 
 def judge(options: ServerOptions, plan: Plan, received: Sequence[Reply], broken_off: str, result: GateResult) -> None:
     """Add to ``result`` what ``received`` says. ``broken_off``: why not all was asked, or empty."""
+    received = sorted(received, key=lambda reply: reply.number)
     alone = [reply for reply in received if reply.kind in (replies.GENERATE, replies.STREAM)]
     together = [reply for reply in received if reply.kind == replies.CONCURRENT]
     sent = len(alone) + len(together)
