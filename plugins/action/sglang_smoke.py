@@ -11,7 +11,11 @@ from ansible.errors import AnsibleActionFail
 from ansible.plugins.action import ActionBase
 from ansible_collections.ddtree.fleet.plugins.module_utils._sglang.gate import failure_message
 from ansible_collections.ddtree.fleet.plugins.module_utils._verdict import Check, failures
-from ansible_collections.ddtree.fleet.plugins.plugin_utils._expectations import ExpectationError, compiled
+from ansible_collections.ddtree.fleet.plugins.plugin_utils._expectations import (
+    Expectation,
+    ExpectationError,
+    compiled,
+)
 
 
 class ActionModule(ActionBase):
@@ -25,7 +29,19 @@ class ActionModule(ActionBase):
             expectations = compiled(expected)
         except ExpectationError as error:
             raise AnsibleActionFail(str(error)) from None
-        result = self._execute_module(
+        recording = arguments.get("baseline") == "record" and arguments.get("gate") == "server"
+        if not (recording and expectations):
+            return self._judged(arguments, expectations, task_vars)
+        # The host cannot evaluate expectations, and only figures of a server that meets them may be recorded: it is judged
+        # first, and measured for the record afterwards.
+        first = self._judged({**arguments, "baseline": "none"}, expectations, task_vars)
+        return first if first.get("failed") else self._judged(arguments, expectations, task_vars)
+
+    def _judged(
+        self, arguments: dict[str, Any], expectations: list[Expectation], task_vars: dict[str, Any] | None
+    ) -> dict[str, Any]:
+        """The module's result, with the expectations on its server_info among its checks."""
+        result: dict[str, Any] = self._execute_module(
             module_name="ddtree.fleet.sglang_smoke", module_args=arguments, task_vars=task_vars
         )
         info = result.pop("server_info", None)
@@ -41,10 +57,12 @@ class ActionModule(ActionBase):
         result["checks"] = [*result["checks"], *(check.result() for check in checks)]
         if failures(checks):
             every = [Check(**check) for check in result["checks"]]
-            text = failure_message("server", str(result["subject"]), every, result.get("journal", ()))
+            text = failure_message(
+                "server", str(result["subject"]), every, result.get("journal", ()), result["not_verified"]
+            )
             # What the module failed with is part of the new message; left in, it would be shown instead of it.
             result.pop("exception", None)
-            result.update(failed=True, msg=text)
+            result.update(failed=True, verdict="failed", msg=text)
         return result
 
 

@@ -5,23 +5,39 @@
 
 from __future__ import annotations
 
+import glob
 import os
 import re
+import select
 import subprocess
+import time
 from dataclasses import dataclass
-from typing import List, Optional
+from typing import IO, Callable, Dict, Iterator, List, Optional, Tuple, cast
 
+from ansible_collections.ddtree.fleet.plugins.module_utils._files import read_beginning
 from ansible_collections.ddtree.fleet.plugins.module_utils._secrets import Redactor
 
 PROPERTIES = (
-    "LoadState,ActiveState,SubState,Result,ExecMainStatus,InvocationID,NRestarts,MainPID,ControlGroup,Environment"
+    "LoadState,ActiveState,SubState,Result,ExecMainStatus,InvocationID,NRestarts,MainPID,ControlGroup,Environment,"
+    "EnvironmentFiles"
 )
 ANSWER_SECONDS = 30
 LINE_LIMIT = 400
+# What is read of one line of a whole journal, and of one file of variables.
+LONGEST_LINE = 1 << 16
+LARGEST_ENVIRONMENT = 1 << 20
 
 
 class SystemdError(Exception):
     """systemctl or journalctl is missing, fails or does not answer."""
+
+
+@dataclass(frozen=True)
+class Variable:
+    """Where an environment variable of a unit is set: values by place; ``unread`` are places that nobody could look at."""
+
+    settings: Dict[str, str]
+    unread: Tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -39,6 +55,7 @@ class UnitState:
     main_pid: int
     control_group: str
     environment: str
+    environment_files: Tuple[str, ...] = ()
 
     def down(self, first: Optional[UnitState] = None, fresh: bool = False) -> str:
         """Why this unit is not up, or not in the invocation of its ``first`` look any more; empty when it is.
@@ -108,31 +125,136 @@ def show(unit: str) -> UnitState:
         main_pid=int(values.get("MainPID") or 0),
         control_group=values.get("ControlGroup", ""),
         environment=values.get("Environment", ""),
+        # One line a file: "/etc/default/server (ignore_errors=yes)".
+        environment_files=tuple(
+            line.split("=", 1)[1].rsplit(" (", 1)[0]
+            for line in output.splitlines()
+            if line.startswith("EnvironmentFiles=/")
+        ),
     )
 
 
 def journal(unit: str, invocation: str, redactor: Redactor, lines: int = 20) -> List[str]:
     """The last lines of one invocation, redacted and bounded. A journal that cannot be read is said in a line."""
-    selection = f"_SYSTEMD_INVOCATION_ID={invocation}" if invocation else f"--unit={unit}"
     try:
-        output = _output(["journalctl", selection, "--output=cat", f"--lines={lines}", "--no-pager", "--quiet"])
+        output = _output(
+            ["journalctl", _selection(unit, invocation), "--output=cat", f"--lines={lines}", "--no-pager", "--quiet"]
+        )
     except SystemdError as error:
         return [f"(journal not readable: {error})"]
     return [redactor.bounded(line, LINE_LIMIT) for line in output.splitlines()[-lines:]]
 
 
-def environment_value(state: UnitState, name: str) -> str:
-    """The value of one variable in the unit's file or in its main process; empty when neither sets it."""
+def journal_lines(unit: str, invocation: str, seconds: float) -> Iterator[str]:
+    """Every line of one invocation, read as it comes: however long the journal is, one line is held at a time.
+
+    Raises SystemdError when journalctl fails, or has not come to the end after ``seconds``.
+    """
+    argv = ["journalctl", _selection(unit, invocation), "--output=cat", "--no-pager", "--quiet"]
+    until = time.monotonic() + seconds
+    try:
+        # A pipe to read from as it fills, which run_command of AnsibleModule does not give.
+        process = subprocess.Popen(  # pylint: disable=ansible-bad-function
+            argv,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+            env={**os.environ, "LC_ALL": "C.UTF-8"},
+        )
+    except OSError as error:
+        raise SystemdError(f"journalctl cannot be run ({error})") from error
+    try:
+        yield from _lines(cast(IO[bytes], process.stdout), until, seconds)
+        if process.wait():
+            raise SystemdError(f"journalctl failed: exit status {process.returncode}")
+    finally:
+        process.kill()
+        process.wait()
+        cast(IO[bytes], process.stdout).close()
+
+
+def _lines(stream: IO[bytes], until: float, seconds: float) -> Iterator[str]:
+    rest = b""
+    while True:
+        left = until - time.monotonic()
+        if left <= 0 or not select.select([stream], [], [], left)[0]:
+            raise SystemdError(f"the journal was not read to its end within {seconds:.0f} s")
+        chunk = os.read(stream.fileno(), LONGEST_LINE)
+        *complete, rest = (rest + chunk).split(b"\n")
+        if not chunk and rest:
+            complete = [rest]
+        for line in complete:
+            yield line[:LONGEST_LINE].decode("utf-8", "replace")
+        # Of a line without end only the beginning counts, and its next part is not taken for a line of its own.
+        rest = rest[:LONGEST_LINE]
+        if not chunk:
+            return
+
+
+def _selection(unit: str, invocation: str) -> str:
+    return f"_SYSTEMD_INVOCATION_ID={invocation}" if invocation else f"--unit={unit}"
+
+
+def variable(state: UnitState, name: str) -> Variable:
+    """One environment variable in the unit, in its environment files and in each of its processes."""
+    settings: Dict[str, str] = {}
+    unread: List[str] = []
     found = re.search(rf"(?:^|[\s\"']){re.escape(name)}=([^\s\"']*)", state.environment)
     if found:
-        return found.group(1) or "(empty)"
+        settings[f"the unit {state.unit}"] = found.group(1) or "(empty)"
+    for pattern in state.environment_files:
+        for path in glob.glob(pattern) or [pattern]:
+            _look(path, _file_setting, name, settings, unread)
+    for pid in _processes(state):
+        _look(f"/proc/{pid}/environ", _process_setting, name, settings, unread)
+    return Variable(settings, tuple(unread))
+
+
+def _look(
+    path: str,
+    setting: Callable[[bytes, str], Optional[str]],
+    name: str,
+    settings: Dict[str, str],
+    unread: List[str],
+) -> None:
     try:
-        with open(f"/proc/{state.main_pid}/environ", "rb") as stream:
-            entries = stream.read().split(b"\0")
-    except OSError:
-        return ""
-    for entry in entries:
+        value = setting(read_beginning(path, LARGEST_ENVIRONMENT), name)
+    except (FileNotFoundError, ProcessLookupError):
+        # An optional file, or a process that has just ended.
+        return
+    except OSError as error:
+        unread.append(f"{path} ({error.strerror})")
+        return
+    if value is not None:
+        settings[path] = value or "(empty)"
+
+
+def _file_setting(content: bytes, name: str) -> Optional[str]:
+    """The last value in a file as systemd reads it: comments only on lines of their own."""
+    found = re.findall(
+        rf"^[ \t]*(?:export[ \t]+)?{re.escape(name)}[ \t]*=[ \t]*(.*?)[ \t]*$",
+        content.decode("utf-8", "replace"),
+        re.MULTILINE,
+    )
+    return str(found[-1]).strip("\"'") if found else None
+
+
+def _process_setting(content: bytes, name: str) -> Optional[str]:
+    for entry in content.split(b"\0"):
         key, separator, value = entry.partition(b"=")
         if separator and key == name.encode():
-            return value.decode("utf-8", "replace") or "(empty)"
-    return ""
+            return value.decode("utf-8", "replace")
+    return None
+
+
+def _processes(state: UnitState) -> List[int]:
+    """The main process, and all others of the unit's control group: a wrapper may set what the unit does not."""
+    pids = {state.main_pid} if state.main_pid else set()
+    if state.control_group.strip("/"):
+        for folder, _folders, _files in os.walk(f"/sys/fs/cgroup{state.control_group}"):
+            try:
+                with open(os.path.join(folder, "cgroup.procs"), encoding="ascii") as stream:
+                    pids |= {int(line) for line in stream if line.strip().isdigit()}
+            except OSError:
+                continue
+    return sorted(pids)

@@ -8,6 +8,9 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass
 from typing import Any, Dict, List, Sequence
 
+# The widest that the columns of a table may be: check, expected, found.
+_WIDTHS = (44, 56, 240)
+
 
 @dataclass(frozen=True)
 class Check:
@@ -50,3 +53,29 @@ def message(gate: str, subject: str, checks: Sequence[Check], limit: int = 20) -
     if len(failed) > limit:
         lines.append(f"- and {len(failed) - limit} more, all in the result's checks")
     return "\n".join(lines)
+
+
+def table_message(gate: str, subject: str, checks: Sequence[Check], limit: int = 20) -> str:
+    """As ``message``, with the failed checks as a table ``check | expected | found`` and their hints below it."""
+    failed = failures(checks)
+    shown = failed[:limit]
+    rows = [("check", "expected", "found"), *((check.name, check.expected, check.found) for check in shown)]
+    lines = [f"{gate} gate failed for {subject}: {len(failed)} of {len(checks)} checks", *_table(rows)]
+    if len(failed) > limit:
+        lines.append(f"and {len(failed) - limit} more, all in the result's checks")
+    lines += [f"- {check.name}: {check.hint}" for check in shown if check.hint]
+    return "\n".join(lines)
+
+
+def _table(rows: Sequence[Sequence[Any]]) -> List[str]:
+    """Aligned columns, each cell on one line and of bounded width; the last column is not padded."""
+    cells = [[_cell(value, width) for value, width in zip(row, _WIDTHS)] for row in rows]
+    widths = [max(len(row[column]) for row in cells) for column in range(len(_WIDTHS) - 1)]
+    return [
+        "  " + " | ".join([*(cell.ljust(width) for cell, width in zip(row, widths)), row[-1]]).rstrip() for row in cells
+    ]
+
+
+def _cell(value: Any, width: int) -> str:
+    text = " ".join(str(value).split())
+    return text if len(text) <= width else text[: width - 1] + "…"

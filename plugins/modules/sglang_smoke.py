@@ -14,8 +14,8 @@ description:
     launched on every GPU.
   - With O(gate=server) waits for a server that systemd runs, lets it generate, and proves from each reply's own
     counters that speculative decoding runs and that drafts are accepted.
-  - Nothing is changed, in check mode or not. A gate that does not pass fails the task with one message that lists every
-    failed check.
+  - Nothing is changed, in check mode or not, but for O(baseline_file) with O(baseline=record). A gate that does not pass
+    fails the task with one message that lists every failed check.
   - The API key is read on the host and never leaves it. Everything that is returned has its value replaced.
 author:
   - the ddtree.fleet authors (@ddtree)
@@ -170,9 +170,24 @@ options:
       - 'A file on the host with the server''s API key, either alone or as the line C(api-key: KEY) of a YAML file.'
       - The key is sent only once the listening process is known to be the unit's own, and never returned.
     type: path
+  ca_file:
+    description:
+      - A file on the host with the certificates, in PEM form, that the server's certificate must go back to.
+      - Not given, those that come with the release's requests package are used.
+    type: path
+  validate_certs:
+    description: Whether the server's certificate must be valid. When it is not looked at, that is in RV(not_verified).
+    type: bool
+    default: true
+  behind_proxy:
+    description:
+      - Whether O(url) leads to the server through a proxy, whose process listens there instead of the unit's.
+      - Otherwise a process of this host that is not the unit's and answers at O(url) fails the gate, and gets no key.
+    type: bool
+    default: false
   prompts:
     description:
-      - Prompts to generate from. The first one is sent twice at temperature 0.
+      - Prompts to generate from, each at least once, at temperature 0. The first one is sent twice.
       - When it gives another text the second time, that is a remark, since the prefix cache and dynamic batching may cause it. It is a
         failed check only when the server's C(/server_info) has C(enable_deterministic_inference=true).
     type: list
@@ -186,10 +201,38 @@ options:
     description: Tokens to generate for each prompt, at least 8 unless O(speculation=absent).
     type: int
     default: 64
+  generations:
+    description:
+      - How many generations to ask for one after the other, going through O(prompts) again and again.
+      - Three streamed ones follow, of which the time to the first token is taken.
+    type: int
+    default: 6
+  concurrent:
+    description: How many generations to ask for at the same time afterwards, judged as the others are. 0 leaves them out.
+    type: int
+    default: 8
+  expected_texts:
+    description: Further prompts whose text at temperature 0 is known.
+    type: list
+    elements: dict
+    default: []
+    suboptions:
+      prompt:
+        description: The prompt.
+        type: str
+        required: true
+      matches:
+        description: A regular expression that is searched for in the text.
+        type: str
+        required: true
   request_timeout:
     description: Seconds that one request may take.
     type: int
     default: 120
+  gate_timeout:
+    description: Seconds that all requests together may take, once the server is ready.
+    type: int
+    default: 900
   speculation:
     description:
       - V(required) means that every reply of 8 tokens or more has verify steps and accepted drafts.
@@ -203,6 +246,50 @@ options:
   min_accept_rate:
     description: The share of proposed drafts, 0 to 1, that every judged reply must have accepted.
     type: float
+  cuda_graphs:
+    description:
+      - V(required) means that C(/server_info) has graphs switched on and captured, and that the counters of C(/metrics) show that the decode
+        passes of the gate's own generations ran in them. Without these counters (C(--enable-metrics)) the check fails.
+      - V(absent) means that none were captured and used. V(any) leaves it open.
+    type: str
+    choices: [required, absent, any]
+    default: any
+  log_expect:
+    description:
+      - What must stand in the journal of this invocation of the unit, for what no endpoint shows.
+      - The whole journal of the invocation is read, line by line.
+    type: list
+    elements: dict
+    default: []
+    suboptions:
+      name:
+        description: The name of the check. Not given, it is O(log_expect[].matches).
+        type: str
+      matches:
+        description: A regular expression that is searched for in each line.
+        type: str
+        required: true
+      absent:
+        description: Whether no line may match instead.
+        type: bool
+        default: false
+  baseline:
+    description:
+      - V(record) keeps the figures of a gate that passed in O(baseline_file), in place of earlier ones of the same configuration.
+      - V(compare) holds the figures against them. Without recorded ones of the same configuration it fails.
+      - Figures of one host are comparable when model, drafter, speculative settings, parallelism, GPUs, prompts, O(max_new_tokens) and
+        O(concurrent) are the same.
+      - A server that passed with O(speculation=absent) and V(record) is the plain decoding that RV(figures) gives the speed-up against.
+    type: str
+    choices: [none, record, compare]
+    default: none
+  baseline_file:
+    description: A JSON file on the host, in a directory that exists. Required unless O(baseline=none).
+    type: path
+  baseline_tolerance:
+    description: The share by which a figure may be worse than the recorded one.
+    type: float
+    default: 0.15
   model_path:
     description: The model that the server must serve.
     type: str
@@ -218,7 +305,7 @@ options:
 attributes:
   check_mode:
     support: full
-    description: The same gates run in check mode, since they only read.
+    description: The same gates run in check mode, since they only read. Only O(baseline_file) is not written.
   diff_mode:
     support: none
     description: Nothing changes, so there is nothing to show.
@@ -259,9 +346,16 @@ EXAMPLES = r"""
     expect:
       - query: speculative_algorithm
         equals: DDTREE
-      - name: CUDA graphs were captured
-        query: internal_states[0].memory_usage.graph
-        min: 0.01
+      - query: tp_size
+        equals: 8
+    cuda_graphs: required
+    log_expect:
+      - name: the drafter's cache is compact
+        matches: compact_cache=True
+      - matches: falling back to
+        absent: true
+    baseline: compare
+    baseline_file: /var/lib/ddtree-fleet/baseline.json
 """
 
 RETURN = r"""
@@ -277,20 +371,28 @@ checks:
   elements: dict
   sample:
     - {"name": "accepted drafts", "passed": true, "expected": "above 0 in every reply", "found": "162 of 189"}
+verdict:
+  description: V(passed) when every check passed, else V(failed).
+  returned: when the gate could run
+  type: str
+  sample: passed
 figures:
   description:
     - What was measured. C(seconds) and C(memory_mib) come from the environment gate.
-    - C(ready_seconds), C(accept_length), C(accept_rate), C(tokens_per_second) and C(generations) come from the server
-      gate.
+    - From the server gate come C(ready_seconds), C(requests) with C(sent) and C(errors), C(accept_length), C(accept_rate),
+      C(tokens_per_second) and C(time_to_first_token_seconds) (medians of requests alone), C(tokens_per_second_concurrent) (all together),
+      C(cuda_graph_passes) by mode, C(generations) one by one, C(baseline) (the recorded figures, when and of which version), C(speedup)
+      over recorded plain decoding, and C(verdict_time) in seconds since 1970.
+    - C(speedup) is only there when the server speculates and a O(baseline_file) is used. It is null where no plain decoding was recorded.
   returned: when the gate could run
   type: dict
-  sample: {"accept_length": 7.3, "accept_rate": 0.9, "ready_seconds": 18.2, "tokens_per_second": 310.5}
+  sample: {"accept_length": 7.3, "accept_rate": 0.9, "ready_seconds": 18.2, "tokens_per_second": 310.5, "speedup": 2.15}
 not_verified:
   description: What the gate did not look at, or could not.
   returned: when the gate could run
   type: list
   elements: str
-  sample: ["concurrent requests"]
+  sample: ["CUDA graphs: cuda_graphs is any; 0 decode passes in graphs, 21 without"]
 remarks:
   description:
     - Warnings of the interpreter and other things worth reading that do not fail a gate, such as a prompt that gave two texts.
@@ -329,6 +431,12 @@ def main() -> None:
         "imports": {"type": "list", "elements": "str", "default": []},
         "equals": {"type": "raw"},
         "matches": {"type": "str"},
+    }
+    expected_text = {"prompt": {"type": "str", "required": True}, "matches": {"type": "str", "required": True}}
+    log_expectation = {
+        "name": {"type": "str"},
+        "matches": {"type": "str", "required": True},
+        "absent": {"type": "bool", "default": False},
     }
     run_module(
         AnsibleModule(
@@ -371,6 +479,9 @@ def main() -> None:
                 "fresh": {"type": "bool", "default": False},
                 "ready_timeout": {"type": "int", "default": 1800},
                 "api_key_file": {"type": "path"},
+                "ca_file": {"type": "path"},
+                "validate_certs": {"type": "bool", "default": True},
+                "behind_proxy": {"type": "bool", "default": False},
                 "prompts": {
                     "type": "list",
                     "elements": "str",
@@ -382,10 +493,19 @@ def main() -> None:
                     ],
                 },
                 "max_new_tokens": {"type": "int", "default": 64, "no_log": False},
+                "generations": {"type": "int", "default": 6},
+                "concurrent": {"type": "int", "default": 8},
+                "expected_texts": {"type": "list", "elements": "dict", "default": [], "options": expected_text},
                 "request_timeout": {"type": "int", "default": 120},
+                "gate_timeout": {"type": "int", "default": 900},
                 "speculation": {"type": "str", "choices": ["required", "absent", "any"], "default": "required"},
                 "min_accept_length": {"type": "float"},
                 "min_accept_rate": {"type": "float"},
+                "cuda_graphs": {"type": "str", "choices": ["required", "absent", "any"], "default": "any"},
+                "log_expect": {"type": "list", "elements": "dict", "default": [], "options": log_expectation},
+                "baseline": {"type": "str", "choices": ["none", "record", "compare"], "default": "none"},
+                "baseline_file": {"type": "path"},
+                "baseline_tolerance": {"type": "float", "default": 0.15},
                 "model_path": {"type": "str"},
                 "expect": {"type": "list", "elements": "dict", "default": []},
             },

@@ -51,3 +51,40 @@ def forget_hashes_fixture(tmp_path: Path) -> Iterator[None]:
     from ansible_collections.ddtree.fleet.tests.unit.agents import forget
 
     forget(tmp_path)
+
+
+@pytest.fixture(name="server")
+def server_fixture(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
+    """A replaying server, not started yet, as the unit that stand-ins for systemctl and journalctl tell of."""
+    from ansible_collections.ddtree.fleet.tests.unit.replayed import TESTS, Server
+
+    monkeypatch.setenv("PATH", f"{TESTS / 'replay' / 'fake_systemd'}:{os.environ['PATH']}")
+    monkeypatch.setenv("FAKE_SYSTEMD", str(tmp_path))
+    server = Server(tmp_path)
+    yield server
+    server.stop()
+
+
+@pytest.fixture(name="smoke")
+def smoke_fixture(run_module: RunModule, server: Any) -> RunModule:
+    """The server gate on that server, with few requests; nothing that it returns may hold the key of the tests."""
+    from ansible_collections.ddtree.fleet.tests.unit.replayed import KEY
+
+    def smoke(check: bool = False, **changes: Any) -> Dict[str, Any]:
+        arguments = {
+            "gate": "server",
+            "unit": "sglang.service",
+            "url": f"http://127.0.0.1:{server.port}",
+            "python": sys.executable,
+            "ready_timeout": 20,
+            "request_timeout": 10,
+            "prompts": ["one", "two"],
+            "generations": 3,
+            "concurrent": 0,
+        }
+        result = run_module("sglang_smoke", {**arguments, **changes}, check=check)
+        assert changes.get("baseline") == "record" or result.get("changed") is not True
+        assert KEY not in json.dumps(result)
+        return result
+
+    return smoke

@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any, Dict, List, Sequence
 
-from ansible_collections.ddtree.fleet.plugins.module_utils._verdict import Check, message
+from ansible_collections.ddtree.fleet.plugins.module_utils._verdict import Check, message, table_message
 
 
 class GateError(Exception):
@@ -17,7 +17,10 @@ class GateError(Exception):
 
 @dataclass
 class GateResult:
-    """``remarks`` never fail a gate; ``journal`` is the unit's log, only where it explains a failure."""
+    """``remarks`` never fail a gate; ``journal`` is the unit's log, only where it explains a failure.
+
+    ``changed`` is true when figures were recorded, or would have been in check mode.
+    """
 
     subject: str
     checks: List[Check] = field(default_factory=list)
@@ -26,11 +29,23 @@ class GateResult:
     remarks: List[str] = field(default_factory=list)
     journal: List[str] = field(default_factory=list)
     details: Dict[str, Any] = field(default_factory=dict)
+    changed: bool = False
 
 
-def failure_message(gate: str, subject: str, checks: Sequence[Check], journal: Sequence[str] = ()) -> str:
-    """The one message of a gate that failed, with the unit's last words where there are any."""
-    lines = [message(gate, subject, checks)]
+def failure_message(
+    gate: str,
+    subject: str,
+    checks: Sequence[Check],
+    journal: Sequence[str] = (),
+    not_verified: Sequence[str] = (),
+) -> str:
+    """The one message of a gate that failed, with the unit's last words where there are any.
+
+    What the environment gate found are interpreters' errors, too long for a table.
+    """
+    lines = [(table_message if gate == "server" else message)(gate, subject, checks)]
+    if not_verified:
+        lines += ["not verified:", *(f"  {what}" for what in not_verified)]
     if journal:
         lines += ["last lines of its journal:", *(f"  {line}" for line in journal)]
     return "\n".join(lines)

@@ -62,9 +62,10 @@ class Outcome:
 class _Tail:
     """The last part of what the program prints, read as it comes so that the program never blocks on a full pipe."""
 
-    def __init__(self, stream: IO[bytes]) -> None:
+    def __init__(self, stream: IO[bytes], redactor: Redactor) -> None:
         self._kept = b""
         self._stream = stream
+        self._redactor = redactor
         self._thread = threading.Thread(target=self._read, daemon=True)
         self._thread.start()
 
@@ -81,7 +82,7 @@ class _Tail:
     def lines(self, count: int = 80) -> List[str]:
         self._thread.join(timeout=2)
         lines = [line for line in self._kept.decode("utf-8", "replace").splitlines() if line.strip()]
-        return [Redactor().bounded(line, 400) for line in lines[-count:]]
+        return [self._redactor.bounded(line, 400) for line in lines[-count:]]
 
 
 def run_program(
@@ -93,12 +94,14 @@ def run_program(
     answer: Callable[[Dict[str, Any]], None],
     watch: Optional[Callable[[], bool]] = None,
     libraries: Sequence[ModuleType] = (),
+    redactor: Optional[Redactor] = None,
 ) -> Outcome:
     """Run ``program`` with ``argv`` (an interpreter with flags, maybe behind a wrapper); ``answer`` gets what it says.
 
     ``libraries`` are sent too, for the program to import by their full names.
     ``watch`` is called about once a second and ends the program at once by returning false. The program and all that it
-    started are gone when this returns. Raises GateError when the interpreter cannot be started.
+    started are gone when this returns. What it prints passes ``redactor`` before it is cut. Raises GateError when the
+    interpreter cannot be started.
     """
     reader, writer = os.pipe()
     started = time.monotonic()
@@ -119,7 +122,7 @@ def run_program(
         os.close(writer)
         raise GateError(f"{argv[0]} cannot be run: {error.strerror or error}") from None
     os.close(writer)
-    output = _Tail(cast(IO[bytes], process.stdout))
+    output = _Tail(cast(IO[bytes], process.stdout), redactor or Redactor())
     modules = [(module.__name__, inspect.getsource(module)) for module in (*libraries, program)]
     sent = json.dumps({"modules": modules, "request": request, "answers": writer}).encode()
     threading.Thread(target=_send, args=(cast(IO[bytes], process.stdin), sent), daemon=True).start()

@@ -14,8 +14,11 @@ from ansible.module_utils.common.text.formatters import human_to_bytes
 from ansible_collections.ddtree.fleet.plugins.module_utils._secrets import Redactor
 from ansible_collections.ddtree.fleet.plugins.module_utils._sglang import environment, server
 from ansible_collections.ddtree.fleet.plugins.module_utils._sglang.gate import GateError, GateResult, failure_message
+from ansible_collections.ddtree.fleet.plugins.module_utils._sglang.log import log_expectations
+from ansible_collections.ddtree.fleet.plugins.module_utils._sglang.replies import expected_texts
 from ansible_collections.ddtree.fleet.plugins.module_utils._sglang.secrets import read_api_key
-from ansible_collections.ddtree.fleet.plugins.module_utils._verdict import failures
+from ansible_collections.ddtree.fleet.plugins.module_utils._sglang.server_options import ServerOptions
+from ansible_collections.ddtree.fleet.plugins.module_utils._verdict import Check, failures
 
 
 def run_module(module: AnsibleModule) -> None:
@@ -23,24 +26,31 @@ def run_module(module: AnsibleModule) -> None:
     gate = module.params["gate"]
     secrets: List[str] = []
     values: Dict[str, Any] = {"changed": False, "gate": gate}
+    text = ""
     try:
-        result = _environment_gate(module.params) if gate == "environment" else _server_gate(module.params, secrets)
-        values.update(_values(gate, result))
-        failed = bool(failures(result.checks))
-        text = failure_message(gate, result.subject, result.checks, result.journal) if failed else ""
+        if gate == "environment":
+            result = _environment_gate(module.params)
+        else:
+            result = _server_gate(module.params, secrets, module.check_mode)
+        # Redacted before the message is laid out: a table cuts what is too long, and half a key is still one.
+        values.update(Redactor(secrets).clean(_values(gate, result)))
+        checks = [Check(**check) for check in values["checks"]]
+        if failures(checks):
+            more = result.not_verified if gate == "server" else ()
+            text = failure_message(gate, values["subject"], checks, values.get("journal", ()), more)
     except GateError as error:
-        failed, text = True, str(error)
+        text = str(error)
     module.no_log_values.update(secrets)
-    redactor = Redactor(secrets)
-    values = redactor.clean(values)
-    if failed:
-        module.fail_json(msg=redactor.text(text), **values)
+    if text:
+        module.fail_json(msg=Redactor(secrets).text(text), **values)
     module.exit_json(**values)
 
 
 def _values(gate: str, result: GateResult) -> Dict[str, Any]:
     values: Dict[str, Any] = {
+        "changed": result.changed,
         "subject": result.subject,
+        "verdict": "failed" if failures(result.checks) else "passed",
         "checks": [check.result() for check in result.checks],
         "figures": result.figures,
         "not_verified": result.not_verified,
@@ -57,6 +67,9 @@ def _values(gate: str, result: GateResult) -> Dict[str, Any]:
 
 def _environment_gate(parameters: Dict[str, Any]) -> GateResult:
     _require(parameters, "dest")
+    # Not used here: looked at so that a mistake in what the server gate gets is found before anything live changes.
+    expected_texts(parameters["expected_texts"] or [])
+    log_expectations(parameters["log_expect"] or [])
     arguments = parameters["command_line"] or []
     if any(argument.split("=", 1)[0] in ("--api-key", "--admin-api-key") for argument in arguments):
         raise GateError(
@@ -107,26 +120,39 @@ def _mebibytes(parameters: Dict[str, Any], name: str) -> int:
         ) from None
 
 
-def _server_gate(parameters: Dict[str, Any], secrets: List[str]) -> GateResult:
+def _server_gate(parameters: Dict[str, Any], secrets: List[str], check_mode: bool) -> GateResult:
     _require(parameters, "unit", "url", "python")
     key = read_api_key(parameters["api_key_file"]) if parameters["api_key_file"] else ""
     if key:
         secrets.append(key)
     return server.run(
-        server.ServerOptions(
+        ServerOptions(
             unit=parameters["unit"],
             url=parameters["url"],
             python=parameters["python"],
             ready_timeout=_positive(parameters, "ready_timeout"),
             request_timeout=_positive(parameters, "request_timeout"),
+            gate_timeout=_positive(parameters, "gate_timeout"),
             api_key=key,
+            ca_file=parameters["ca_file"] or "",
+            validate_certs=bool(parameters["validate_certs"]),
+            behind_proxy=bool(parameters["behind_proxy"]),
             prompts=parameters["prompts"] or [],
+            expected_texts=expected_texts(parameters["expected_texts"] or []),
+            generations=_positive(parameters, "generations"),
+            concurrent=int(parameters["concurrent"] or 0),
             max_new_tokens=_positive(parameters, "max_new_tokens"),
             speculation=parameters["speculation"] or "required",
             min_accept_length=parameters["min_accept_length"],
             min_accept_rate=parameters["min_accept_rate"],
+            cuda_graphs=parameters["cuda_graphs"] or "any",
+            log_expect=log_expectations(parameters["log_expect"] or []),
+            baseline=parameters["baseline"] or "none",
+            baseline_file=parameters["baseline_file"] or "",
+            baseline_tolerance=float(parameters["baseline_tolerance"] or 0.0),
             model_path=parameters["model_path"] or "",
             fresh=bool(parameters["fresh"]),
+            check_mode=check_mode,
         )
     )
 

@@ -78,6 +78,7 @@ def test_expectations_join_the_verdict_and_server_info_stays_out(tmp_path: Path,
         "url": f"http://127.0.0.1:{port}",
         "python": sys.executable,
         "prompts": ["one"],
+        "concurrent": 2,
         "api_key_file": str(tmp_path / "key"),
     }
     holds = [
@@ -86,7 +87,7 @@ def test_expectations_join_the_verdict_and_server_info_stays_out(tmp_path: Path,
     ]
     fails = [{"query": "speculative_algorithm", "equals": "DDTREE"}]
     malformed = [*holds, {"query": "internal_states[", "equals": 1}]
-    copied = "{{ result_0.server_info is undefined and result_0.checks | length == 13 and not result_0.changed }}"
+    copied = "{{ result_0.server_info is undefined and result_0.checks | length == 17 and result_0.verdict == 'passed' and not result_0.changed }}"
     done = play(
         tmp_path,
         [
@@ -104,9 +105,50 @@ def test_expectations_join_the_verdict_and_server_info_stays_out(tmp_path: Path,
     assert KEY not in said
     assert "ok=7" in said
     assert "ignored=4" in said
-    assert f"server gate failed for sglang.service at http://127.0.0.1:{port}: 1 of 12 checks" in said
-    assert "- speculative_algorithm: expected 'DDTREE', found 'DFLASH'" in said
+    assert f"server gate failed for sglang.service at http://127.0.0.1:{port}: 1 of 16 checks" in said
+    assert "check                 | expected | found" in said
+    assert "speculative_algorithm | 'DDTREE' | 'DFLASH'" in said
+    assert "speed against a baseline: baseline is none" in said
     assert "expect[2].query 'internal_states[' is no JMESPath expression: wrong at position 16" in said
     assert "expect[0] says nothing to compare with" in said
     assert "url 'nonsense' is not of the form http://HOST:PORT" in said
     assert "Traceback" not in said
+
+
+@pytest.mark.slow
+def test_a_baseline_is_recorded_of_a_server_that_meets_the_expectations_only(tmp_path: Path, port: int) -> None:
+    path = tmp_path / "baseline.json"
+    recording = {
+        "gate": "server",
+        "unit": "sglang.service",
+        "url": f"http://127.0.0.1:{port}",
+        "python": sys.executable,
+        "prompts": ["one"],
+        "concurrent": 0,
+        "api_key_file": str(tmp_path / "key"),
+        "baseline": "record",
+        "baseline_file": str(path),
+    }
+    fails = {**recording, "expect": [{"query": "tp_size", "equals": 8}]}
+    holds = {**recording, "expect": [{"query": "tp_size", "equals": 1}]}
+    seen = {"ansible.builtin.stat": {"path": str(path)}}
+    asked = (
+        "result_0.verdict == 'failed' and not result_1.stat.exists and result_2.changed and not result_3.stat.exists"
+    )
+    done = play(
+        tmp_path,
+        [
+            {"ddtree.fleet.sglang_smoke": fails},
+            seen,
+            {"ddtree.fleet.sglang_smoke": holds, "check_mode": True},
+            seen,
+            {"ddtree.fleet.sglang_smoke": holds},
+            {
+                "ansible.builtin.assert": {"that": [f"{asked} and result_4.changed and result_4.figures.baseline is defined"]},
+                "ignore_errors": False,
+            },
+        ],
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert KEY not in done.stdout + done.stderr
+    assert len(json.loads(path.read_text())["entries"]) == 1

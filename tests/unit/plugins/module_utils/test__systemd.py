@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
-from typing import Any
+from typing import Any, Optional
 
 import pytest
 from ansible_collections.ddtree.fleet.plugins.module_utils import _systemd
@@ -104,6 +104,34 @@ def test_a_key_at_the_end_of_what_a_journal_line_may_have_is_hidden(systemd: Pat
     assert "CANARY" not in "".join(_systemd.journal("x.service", "a", Redactor(["CANARY-KEY"])))
 
 
+def test_a_whole_journal_is_read_line_by_line(systemd: Path) -> None:
+    (systemd / "journal").write_text("".join(f"line {number}\n" for number in range(5000)) + "y" * 200_000 + "\nlast")
+    lines = list(_systemd.journal_lines("x.service", "a", 20))
+    assert (len(lines), lines[0], lines[4999], lines[-1]) == (5002, "line 0", "line 4999", "last")
+    assert lines[5000] == "y" * _systemd.LONGEST_LINE
+
+
+def test_a_journal_that_does_not_end_is_one_clear_error(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    (tmp_path / "journalctl").write_text("#!/bin/sh\necho first\nexec sleep 60\n")
+    (tmp_path / "journalctl").chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+    lines = _systemd.journal_lines("x.service", "a", 0.3)
+    assert next(lines) == "first"
+    with pytest.raises(SystemdError, match="the journal was not read to its end within 0 s"):
+        next(lines)
+
+
+def test_a_journalctl_that_fails_is_one_clear_error(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    (tmp_path / "journalctl").write_text("#!/bin/sh\nexit 4\n")
+    (tmp_path / "journalctl").chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+    with pytest.raises(SystemdError, match="journalctl failed: exit status 4"):
+        list(_systemd.journal_lines("x.service", "a", 10))
+
+
+NAME = "SGLANG_SIMULATE_ACC_LEN"
+
+
 @pytest.mark.parametrize(
     ("environment", "value"),
     [
@@ -111,13 +139,44 @@ def test_a_key_at_the_end_of_what_a_journal_line_may_have_is_hidden(systemd: Pat
         ("A=1 SGLANG_SIMULATE_ACC_LEN=2.5 B=2", "2.5"),
         ('A=1 "SGLANG_SIMULATE_ACC_LEN=4"', "4"),
         ("SGLANG_SIMULATE_ACC_LEN=", "(empty)"),
-        ("NOT_SGLANG_SIMULATE_ACC_LEN=3", ""),
+        ("NOT_SGLANG_SIMULATE_ACC_LEN=3", None),
     ],
 )
-def test_a_variable_in_the_unit_is_found(environment: str, value: str) -> None:
-    assert _systemd.environment_value(state(environment=environment, main_pid=0), "SGLANG_SIMULATE_ACC_LEN") == value
+def test_a_variable_in_the_unit_is_found(environment: str, value: Optional[str]) -> None:
+    found = _systemd.variable(state(environment=environment, main_pid=0, control_group=""), NAME)
+    assert found.settings.get("the unit x.service") == value
+
+
+@pytest.mark.parametrize(
+    ("content", "value"),
+    [
+        (f"A=1\n{NAME}=3\n", "3"),
+        (f"export {NAME} = 'x'\n", "x"),
+        # systemd takes what looks like a comment for a part of the value.
+        (f"{NAME}=-1 # off\n", "-1 # off"),
+        (f"{NAME}=\n", "(empty)"),
+        (f"#{NAME}=3\n; {NAME}=3\nX{NAME}=3\n", None),
+    ],
+)
+def test_a_variable_in_an_environment_file_is_found(tmp_path: Path, content: str, value: Optional[str]) -> None:
+    (tmp_path / "server.env").write_text(content)
+    files = (f"{tmp_path}/gone", f"{tmp_path}/*.env")
+    found = _systemd.variable(state(environment_files=files, main_pid=0, control_group=""), NAME)
+    assert found.settings.get(f"{tmp_path}/server.env") == value
+    assert found.unread == ()
+
+
+def test_an_environment_file_that_is_none_is_said_to_be_unread(tmp_path: Path) -> None:
+    found = _systemd.variable(state(environment_files=(str(tmp_path),), main_pid=0, control_group=""), NAME)
+    assert found.unread == (f"{tmp_path} (Is a directory)",)
+
+
+def test_environment_files_of_a_unit_are_read(systemd: Path) -> None:
+    (systemd / "unit").write_text(f"pid={os.getpid()} environment_file=/etc/default/server\n")
+    assert _systemd.show("x.service").environment_files == ("/etc/default/server",)
 
 
 def test_a_variable_of_the_process_is_found() -> None:
     name, value = next((name, value) for name, value in os.environ.items() if value and " " not in value)
-    assert _systemd.environment_value(state(main_pid=os.getpid()), name) == value
+    found = _systemd.variable(state(main_pid=os.getpid(), control_group="/"), name)
+    assert found.settings == {f"/proc/{os.getpid()}/environ": value}
