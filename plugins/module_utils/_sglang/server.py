@@ -139,7 +139,7 @@ class _Gate:
             limit,
             self._answer,
             self._watch,
-            self._redactor,
+            redactor=self._redactor,
         )
 
     def _answer(self, answer: Dict[str, Any]) -> None:
