@@ -232,14 +232,37 @@ units:
       description: Its name.
       type: str
     active:
-      description: What systemd says of it, such as V(active).
-      type: str
+      description: Whether it runs, or is about to.
+      type: bool
     enabled:
-      description: Whether it starts at boot, as systemd says it.
+      description: Whether it starts at boot.
+      type: bool
+    state:
+      description: What systemd says of it, such as V(failed).
       type: str
     invocation:
       description: The invocation that runs, empty when none.
       type: str
+    since:
+      description: Since when it runs, as systemd writes it. Empty when it does not.
+      type: str
+serves:
+  description: Where the units that run answer, by their command lines.
+  type: list
+  elements: dict
+  returned: always
+  contains:
+    unit:
+      description: The unit.
+      type: str
+    url:
+      description: The address of its server as the host itself reaches it.
+      type: str
+hand_written:
+  description: The unit files of the family that this collection did not write.
+  type: list
+  elements: str
+  returned: always
 steps:
   description: What was done, in order, with the seconds it took.
   type: list
@@ -249,6 +272,14 @@ teardown_seconds:
   description: How long stopping took.
   type: float
   returned: always
+wait_seconds:
+  description: How long addresses and GPUs were waited for.
+  type: float
+  returned: always
+started_at:
+  description: When the new invocation was there, in seconds since 1970.
+  type: float
+  returned: when something was started
 start_seconds:
   description: From the call to the new invocation, without stopping and without waiting for addresses and GPUs.
   type: float

@@ -108,12 +108,25 @@ def has_unit_file(stem: str, files: Files) -> bool:
 
 
 def overriding(files: Files, given: Files) -> List[str]:
-    """Names of the drop-ins that set ExecStart= and are not ``given``: with them systemd runs something else than the unit says."""
+    """Names of the drop-ins that set ExecStart= and are neither ``given`` nor ours: with them systemd runs something else than the unit says."""
     return [
         name
         for name, file in sorted(files.items())
-        if _owner(name) and not enables(name) and name not in given and _EXEC_START.search(file.content)
+        if _owner(name)
+        and not enables(name)
+        and name not in given
+        and not _is_ours(file)
+        and _EXEC_START.search(file.content)
     ]
+
+
+def hand_written(stem: str, files: Files) -> List[str]:
+    """Names of the unit files of a picture that somebody else wrote."""
+    return sorted(name for name, file in files.items() if is_unit(stem, name) and not _is_ours(file))
+
+
+def _is_ours(file: UnitFile) -> bool:
+    return file.content.startswith(OURS)
 
 
 def program_of(unit: str, files: Files) -> str:

@@ -30,15 +30,15 @@ def address(unit: Unit) -> str:
     return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
 
-def url(unit: Unit) -> str:
-    """Where the unit's server says whether it is healthy, as the host itself reaches it; empty when that is not known."""
+def server(unit: Unit) -> str:
+    """The URL of a unit's server as the host itself reaches it; empty when that is not known."""
     place = address(unit)
     if not place:
         return ""
     host, _colon, port = place.rpartition(":")
     host = {"0.0.0.0": "127.0.0.1", "[::]": "[::1]"}.get(host, host)
     scheme = "https" if _flag(unit.commands[-1], "ssl-certfile") else "http"
-    return f"{scheme}://{host}:{port}/health"
+    return f"{scheme}://{host}:{port}"
 
 
 def _flag(command: str, name: str) -> str:
@@ -65,7 +65,7 @@ def _hopeless(found: Dict[str, Unit], names: Sequence[str]) -> bool:
 def _problem(unit: Optional[Unit]) -> str:
     if unit is None or not unit.up:
         return unit.ending() if unit else "systemd knows no such unit"
-    place = url(unit)
+    place = server(unit) and f"{server(unit)}/health"
     if not place:
         return ""  # nobody says where it answers; that it runs is all there is to see
     # A health check of the host's own server: no proxy, and a certificate is made for the name that clients use.

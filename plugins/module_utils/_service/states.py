@@ -13,7 +13,7 @@ from typing import Any, Callable, Dict, List, Optional, Tuple
 from ansible_collections.ddtree.fleet.plugins.module_utils._releases import ReleaseError, Store
 from ansible_collections.ddtree.fleet.plugins.module_utils._secrets import Redactor
 from ansible_collections.ddtree.fleet.plugins.module_utils._service import arm as arming
-from ansible_collections.ddtree.fleet.plugins.module_utils._service import family, switch, units
+from ansible_collections.ddtree.fleet.plugins.module_utils._service import family, health, switch, units
 from ansible_collections.ddtree.fleet.plugins.module_utils._service import marker as markers
 from ansible_collections.ddtree.fleet.plugins.module_utils._service import restore as restoring
 from ansible_collections.ddtree.fleet.plugins.module_utils._service.family import Files
@@ -26,7 +26,7 @@ from ansible_collections.ddtree.fleet.plugins.module_utils._service.paths import
     missing_ok,
     stem_of,
 )
-from ansible_collections.ddtree.fleet.plugins.module_utils._service.steps import STOP, Steps, present_state
+from ansible_collections.ddtree.fleet.plugins.module_utils._service.steps import STOP, WAIT, Steps, present_state
 
 MORE_SECONDS = 120  # what a restore does besides stopping and waiting, and the other way round a confirmation
 
@@ -111,8 +111,16 @@ def _check_numbers(request: Request) -> None:
 
 
 def _times(steps: Steps) -> Dict[str, Any]:
-    started = {} if steps.start_seconds is None else {"start_seconds": steps.start_seconds}
-    return {"steps": steps.taken, "teardown_seconds": steps.seconds(STOP), "remarks": steps.remarks, **started}
+    started = (
+        {} if steps.start_seconds is None else {"start_seconds": steps.start_seconds, "started_at": steps.started_at}
+    )
+    return {
+        "steps": steps.taken,
+        "teardown_seconds": steps.seconds(STOP),
+        "wait_seconds": steps.seconds(WAIT),
+        "remarks": steps.remarks,
+        **started,
+    }
 
 
 def _facts(paths: Paths, store: Store) -> Dict[str, Any]:
@@ -129,6 +137,7 @@ def _facts(paths: Paths, store: Store) -> Dict[str, Any]:
             f"{paths.state} cannot be read as this user, so that what is pending and what was confirmed is not known; use become: true"
         )
     found = units.look(paths.stem, record.get("units", []))
+    files = family.read(paths.units, paths.stem)
     return {
         "active": store.active() or "",
         "way_back": arming.way_back_of(store),
@@ -137,13 +146,21 @@ def _facts(paths: Paths, store: Store) -> Dict[str, Any]:
         "units": [
             {
                 "name": unit.name,
-                "active": unit.active,
-                "enabled": unit.enabled,
+                "active": unit.up,
+                "enabled": unit.enabled == "enabled",
+                "state": unit.active,
                 "invocation": unit.invocation if unit.up else "",
+                "since": unit.since if unit.up else "",
             }
             for _name, unit in sorted(found.items())
         ],
-        "drift": switch.drift(family.read(paths.units, paths.stem), record),
+        "serves": [
+            {"unit": name, "url": health.server(unit)}
+            for name, unit in sorted(found.items())
+            if unit.up and health.server(unit)
+        ],
+        "hand_written": family.hand_written(paths.stem, files),
+        "drift": switch.drift(files, record),
         "warnings": warnings,
     }
 

@@ -32,6 +32,7 @@ class Steps:
     taken: List[Dict[str, Any]] = field(default_factory=list)
     remarks: List[str] = field(default_factory=list)
     began: float = field(default_factory=time.monotonic)
+    started_at: Optional[float] = None  # seconds since 1970
     start_seconds: Optional[float] = None  # from the call to the new invocation, without what takes as long as it does
 
     @contextlib.contextmanager
@@ -42,6 +43,7 @@ class Steps:
         finally:
             self.taken.append({"name": name, "seconds": round(time.monotonic() - began, 3)})
             if name == START:
+                self.started_at = round(time.time(), 3)
                 self.start_seconds = round(time.monotonic() - self.began - self.seconds(STOP, WAIT), 3)
 
     @contextlib.contextmanager

@@ -21,13 +21,14 @@ KILL_SECONDS = 30
 POLL_SECONDS = 0.05
 PROPERTIES = (
     "Id,LoadState,ActiveState,SubState,Result,ExecMainStatus,InvocationID,ControlGroup,Job,ExecStart,DropInPaths,UnitFileState,"
-    "InactiveExitTimestampMonotonic"
+    "InactiveExitTimestampMonotonic,ActiveEnterTimestamp"
 )
 
 
 @dataclass(frozen=True)
 class Unit:
-    """One look at a unit. ``started``: when it last left the inactive state, in seconds of the monotonic clock."""
+    """One look at a unit. ``started``: when it last left the inactive state, in seconds of the monotonic clock; ``since``: when it
+    became active, as systemd writes it."""
 
     name: str
     load: str
@@ -42,6 +43,7 @@ class Unit:
     drop_ins: List[str]
     enabled: str
     started: float
+    since: str
 
     @property
     def up(self) -> bool:
@@ -114,6 +116,7 @@ def look(stem: str, names: Iterable[str] = ()) -> Dict[str, Unit]:
                 drop_ins=values.get("DropInPaths", "").split(),
                 enabled=values.get("UnitFileState", ""),
                 started=int(values.get("InactiveExitTimestampMonotonic") or 0) / 1e6,
+                since=values.get("ActiveEnterTimestamp", ""),
             )
     return found
 

@@ -105,6 +105,7 @@ class Systemd:
             f"DropInPaths={(self.state / 'drop_ins').read_text() if (self.state / 'drop_ins').exists() else ''}",
             f"UnitFileState={enabled}",
             f"InactiveExitTimestampMonotonic={int(unit['started'] * 1e6)}",
+            "ActiveEnterTimestamp=Mon 2026-11-30 12:00:00 UTC",
         ]
         return "\n".join(lines) + "\n"
 
