@@ -43,7 +43,14 @@ def test_a_deployment_that_is_confirmed(host: ServiceHost) -> None:
         "start",
     ]
     assert switched["units"] == [
-        {"name": UNIT, "active": "active", "enabled": "enabled", "invocation": host.invocation()}
+        {
+            "name": UNIT,
+            "active": True,
+            "enabled": True,
+            "state": "active",
+            "invocation": host.invocation(),
+            "since": "Mon 2026-11-30 12:00:00 UTC",
+        }
     ]
     confirmed = host.ask("confirmed", proof={"tokens": 3})
     assert (confirmed["changed"], confirmed["pending"], confirmed["drift"]) == (True, {}, [])
