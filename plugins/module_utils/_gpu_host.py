@@ -136,7 +136,7 @@ def facts(
     Raises HostError or SystemdError.
     """
     places = [split_address(text) for text in addresses]
-    states = {unit: _systemd.show(unit) for unit in units}
+    states = {unit: _systemd.show(unit) for unit in _systemd.expanded(units)}
     groups = [state.control_group for state in states.values() if state.main_pid]
     mine = chosen(gpus(), indices)
     return {

@@ -134,6 +134,16 @@ def show(unit: str) -> UnitState:
     )
 
 
+def expanded(names: Sequence[str]) -> List[str]:
+    """The names, with those that are patterns such as ``sglang@*.service`` replaced by the units that systemd has loaded."""
+    patterns = [name for name in names if "*" in name]
+    loaded: List[str] = []
+    if patterns:
+        output = _output(["systemctl", "list-units", "--all", "--plain", "--no-legend", "--no-pager", "--", *patterns])
+        loaded = [line.split()[0] for line in output.splitlines() if line.strip()]
+    return list(dict.fromkeys([*(name for name in names if name not in patterns), *loaded]))
+
+
 def journal(unit: str, invocation: str, redactor: Redactor, lines: int = 20) -> List[str]:
     """The last lines of one invocation, redacted and bounded. A journal that cannot be read is said in a line."""
     try:

@@ -23,7 +23,9 @@ options:
     elements: str
     required: true
   units:
-    description: The systemd units of the service, such as its instances. Their own processes are not foreign.
+    description:
+      - The systemd units of the service, such as its instances. Their own processes are not foreign.
+      - A name such as V(sglang-ddtree@*.service) stands for all units like it that systemd has loaded.
     type: list
     elements: str
     required: true

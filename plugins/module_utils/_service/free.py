@@ -14,7 +14,6 @@ from ansible_collections.ddtree.fleet.plugins.module_utils._gpu_host import Host
 from ansible_collections.ddtree.fleet.plugins.module_utils._service.paths import ServiceError
 
 POLL_SECONDS = 0.2
-APP_FIELDS = ("pid", "gpu_uuid", "process_name")
 
 
 @dataclass(frozen=True)
@@ -46,31 +45,21 @@ def holders(needs: Needs) -> List[str]:
 
 
 def split_address(text: str) -> Tuple[str, int]:
-    """Host and port of ``HOST:PORT``, where an IPv6 address may stand in brackets; raises ServiceError."""
-    host, _colon, port = text.rpartition(":")
-    if not host or not port.isdigit() or not 0 < int(port) < 65536:
-        raise ServiceError(f"addresses: {text!r} is no HOST:PORT, such as 127.0.0.1:30001 or [::]:30001")
-    return host.strip("[]"), int(port)
+    """Host and port of ``HOST:PORT``, where an IPv6 address stands in brackets; raises ServiceError."""
+    try:
+        return _gpu_host.split_address(text)
+    except HostError as error:
+        raise ServiceError(str(error)) from error
 
 
 def _address_holder(text: str, groups: Sequence[str]) -> List[str]:
-    host, port = split_address(text)
-    held = [_gpu_host.port_holder(host, port, group) for group in groups or [""]]
-    first = held[0]
-    return [f"{text} is held by process {first['pid']} ({first['command']})"] if first and all(held) else []
+    held = _gpu_host.port_holder(*split_address(text), *groups)
+    return [f"{text} is held by process {held['pid']} ({held['command']})"] if held else []
 
 
 def _gpu_holders(needs: Needs) -> List[str]:
-    rows = _gpu_host.query("compute-apps", APP_FIELDS)
-    if not rows:
-        return []
-    indices = {gpu["uuid"]: gpu["index"] for gpu in _gpu_host.gpus()}
-    foreign = set.intersection(
-        *({app["pid"] for app in _gpu_host.foreign_gpu_processes(group)} for group in needs.groups or [""])
-    )
-    commands = {app["pid"]: app["command"] for app in _gpu_host.foreign_gpu_processes("")}
-    return sorted(
-        f"GPU {indices.get(row['gpu_uuid'], row['gpu_uuid'])} is held by process {pid} ({commands.get(pid, row['process_name'])})"
-        for row, pid in ((row, int(row["pid"])) for row in rows)
-        if pid in foreign and (not needs.gpus or indices.get(row["gpu_uuid"]) in needs.gpus)
-    )
+    among = _gpu_host.chosen(_gpu_host.gpus(), needs.gpus) if needs.gpus else []
+    return [
+        f"GPU {', '.join(map(str, process['gpus'])) or '?'} is held by process {process['pid']} ({process['command']})"
+        for process in _gpu_host.foreign_gpu_processes(*needs.groups, among=among)
+    ]
