@@ -13,6 +13,8 @@ from ansible.errors import AnsibleFilterError
 
 NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_-]*\Z")
 KEYS = {"port", "gpus", "arguments", "environment"}
+# What nvidia-smi counts is what CUDA counts then.
+ORDER = {"CUDA_DEVICE_ORDER": "PCI_BUS_ID"}
 # A server that listens everywhere is reached here by the loopback address.
 LOOPBACK = {"0.0.0.0": "127.0.0.1", "::": "::1", "": "127.0.0.1"}
 
@@ -20,7 +22,7 @@ LOOPBACK = {"0.0.0.0": "127.0.0.1", "::": "::1", "": "127.0.0.1"}
 def instances(
     chosen: Mapping[str, Any], unit: str, arguments: Mapping[str, Any], gpus: Sequence[int] = ()
 ) -> list[dict[str, Any]]:
-    """The servers of a host, each with its unit, address, URL, GPUs, arguments and variables.
+    """The servers of a host, each with its unit, address, URL, GPUs, arguments (``own``: those that others lack) and variables.
 
     Without ``chosen`` there is one, of ``unit`` itself. Else there is one a name, of the unit ``STEM@NAME.service``.
     Raises AnsibleFilterError for names, ports and GPUs that cannot be meant.
@@ -28,18 +30,19 @@ def instances(
     if not isinstance(chosen, Mapping):
         raise AnsibleFilterError(f"instances must be a dictionary of names, not {type(chosen).__name__}")
     if not chosen:
-        return [_instance("", unit, arguments, list(gpus), {})]
+        return [_instance("", unit, arguments, {}, list(gpus), {})]
     if gpus:
         raise AnsibleFilterError("give each instance its own gpus, not one list for all of them")
     stem = unit.removesuffix(".service")
     found = []
     for name, settings in chosen.items():
         _check(str(name), settings)
-        own = {**arguments, **(settings.get("arguments") or {}), "port": settings["port"]}
+        own = {**(settings.get("arguments") or {}), "port": settings["port"]}
         found.append(
             _instance(
                 str(name),
                 f"{stem}@{name}.service",
+                {**arguments, **own},
                 own,
                 list(settings.get("gpus") or []),
                 settings.get("environment") or {},
@@ -74,14 +77,19 @@ def _refuse_shared(what: str, of_each: list[tuple[str, list[Any]]]) -> None:
 
 
 def _instance(
-    name: str, unit: str, arguments: Mapping[str, Any], gpus: list[Any], environment: Mapping[str, Any]
+    name: str,
+    unit: str,
+    arguments: Mapping[str, Any],
+    own: Mapping[str, Any],
+    gpus: list[Any],
+    environment: Mapping[str, Any],
 ) -> dict[str, Any]:
     if not all(str(gpu).isdigit() for gpu in gpus):
         raise AnsibleFilterError(f"gpus of {unit} must be indices such as [0, 1], not {gpus}")
     host, port = str(arguments.get("host") or ""), int(arguments.get("port") or 30000)
     reached = LOOPBACK.get(host, host)
     scheme = "https" if arguments.get("ssl-certfile") else "http"
-    visible = {"CUDA_VISIBLE_DEVICES": ",".join(str(gpu) for gpu in gpus)} if gpus else {}
+    visible = {**ORDER, "CUDA_VISIBLE_DEVICES": ",".join(str(gpu) for gpu in gpus)} if gpus else {}
     return {
         "name": name,
         "unit": unit,
@@ -90,6 +98,7 @@ def _instance(
         "url": f"{scheme}://{_bracketed(reached)}:{port}",
         "gpus": [int(gpu) for gpu in gpus],
         "arguments": dict(arguments),
+        "own": dict(own),
         "environment": {**visible, **environment},
     }
 

@@ -12,7 +12,7 @@ import select
 import subprocess
 import time
 from dataclasses import dataclass
-from typing import IO, Callable, Dict, Iterator, List, Optional, Tuple, cast
+from typing import IO, Callable, Dict, Iterator, List, Optional, Sequence, Tuple, cast
 
 from ansible_collections.ddtree.fleet.plugins.module_utils._files import read_beginning
 from ansible_collections.ddtree.fleet.plugins.module_utils._secrets import Redactor

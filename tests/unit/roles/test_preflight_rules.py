@@ -398,10 +398,7 @@ def test_an_overridden_rule_that_applies_is_a_warning(run: Dict[str, Any]) -> No
 
 
 @pytest.mark.slow
-def test_only_the_chosen_gpus_are_visible_to_the_server(run: Dict[str, Any]) -> None:
+def test_a_server_on_some_gpus_is_split_over_those(run: Dict[str, Any]) -> None:
     half = run["half"]["preflight_chosen_profile"]
-    assert half["environment"]["CUDA_VISIBLE_DEVICES"] == "4,5,6,7"
-    assert half["environment"]["CUDA_DEVICE_ORDER"] == "PCI_BUS_ID"
     assert (half["name"], half["arguments"]["tp-size"], half["cuda_graphs"]) == ("b300_nvlink", 4, "required")
-    assert "CUDA_VISIBLE_DEVICES" not in run["fits"]["preflight_chosen_profile"]["environment"]
     assert run["half"]["preflight_settings"]["tp-size"] == 4

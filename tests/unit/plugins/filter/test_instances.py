@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 from ansible.errors import AnsibleFilterError
-from ansible_collections.ddtree.fleet.plugins.filter.instances import FilterModule, instances
+from ansible_collections.ddtree.fleet.plugins.filter.instances import ORDER, FilterModule, instances
 
 UNIT = "sglang-ddtree.service"
 ARGUMENTS = {"model-path": "/m", "host": "127.0.0.1", "port": 30001, "tp-size": 8}
@@ -23,6 +23,7 @@ def test_one_server_is_the_unit_itself() -> None:
             "url": "http://127.0.0.1:30001",
             "gpus": [],
             "arguments": ARGUMENTS,
+            "own": {},
             "environment": {},
         }
     ]
@@ -36,9 +37,10 @@ def test_several_servers_have_units_ports_gpus_and_arguments_of_their_own() -> N
     first, second = instances(chosen, UNIT, ARGUMENTS)
     assert (first["unit"], first["address"]) == ("sglang-ddtree@a.service", "127.0.0.1:30001")
     assert (second["unit"], second["url"]) == ("sglang-ddtree@b.service", "http://127.0.0.1:30002")
+    assert first["own"] == {"tp-size": 4, "port": 30001}
     assert first["arguments"]["tp-size"] == 4 and second["arguments"]["tp-size"] == 8
-    assert first["environment"] == {"CUDA_VISIBLE_DEVICES": "0,1,2,3"}
-    assert second["environment"] == {"CUDA_VISIBLE_DEVICES": "4,5,6,7", "NCCL_DEBUG": "INFO"}
+    assert first["environment"] == {**ORDER, "CUDA_VISIBLE_DEVICES": "0,1,2,3"}
+    assert second["environment"] == {**ORDER, "CUDA_VISIBLE_DEVICES": "4,5,6,7", "NCCL_DEBUG": "INFO"}
 
 
 @pytest.mark.parametrize(
@@ -59,7 +61,7 @@ def test_a_server_with_a_certificate_is_reached_by_https() -> None:
 
 
 def test_the_gpus_of_the_one_server() -> None:
-    assert instances({}, UNIT, ARGUMENTS, [2, 3])[0]["environment"] == {"CUDA_VISIBLE_DEVICES": "2,3"}
+    assert instances({}, UNIT, ARGUMENTS, [2, 3])[0]["environment"] == {**ORDER, "CUDA_VISIBLE_DEVICES": "2,3"}
 
 
 @pytest.mark.parametrize(
