@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import argparse
 import ast
+import functools
 import importlib.util
 import io
 import json
@@ -34,6 +35,7 @@ MAIN = f"import sys\nfrom {PACKAGE}._service.program import main\nsys.exit(main(
 MORE_SECONDS = 120
 
 
+@functools.cache
 def build() -> bytes:
     """The program: this module and all of ours that it needs, under their own names, wherever they were loaded from here."""
     files = {"__main__.py": MAIN}

@@ -5,7 +5,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 from dataclasses import dataclass, field, replace
 from typing import Any, Callable, Dict, List, Optional, Tuple
@@ -23,7 +22,6 @@ from ansible_collections.ddtree.fleet.plugins.module_utils._service.paths import
     Paths,
     ServiceError,
     boot_id,
-    missing_ok,
     stem_of,
 )
 from ansible_collections.ddtree.fleet.plugins.module_utils._service.steps import STOP, WAIT, Steps, present_state
@@ -76,8 +74,8 @@ def reach(request: Request) -> Dict[str, Any]:
     release, files = store.active() or "", family.read(paths.units, paths.stem)
     done, problem = _attempt(paths, store, request, steps)
     result: Dict[str, Any] = {"changed": bool(steps.taken), **done, **_times(steps)}
-    files_after = result.pop("files_after", None) or family.read(paths.units, paths.stem)
-    result["diff"] = _diff(paths, (release, files), (result.get("active", store.active() or ""), files_after))
+    after = result.get("active", store.active() or ""), result.pop("files_after", family.read(paths.units, paths.stem))
+    result["diff"] = _diff(paths, (release, files), after)
     try:
         result = {**_facts(paths, store), **result}
     except (ServiceError, ReleaseError, OSError) as error:
@@ -153,6 +151,7 @@ def _facts(paths: Paths, store: Store) -> Dict[str, Any]:
                 "since": unit.since if unit.up else "",
             }
             for _name, unit in sorted(found.items())
+            if not (unit.down and unit.load == "not-found")
         ],
         "serves": [
             {"unit": name, "url": health.server(unit)}
@@ -280,7 +279,7 @@ def _confirmed(paths: Paths, store: Store, request: Request, steps: Steps) -> Di
 def _restored(paths: Paths, store: Store, request: Request, steps: Steps) -> Dict[str, Any]:
     pending = markers.load(paths)
     if request.check:
-        return {"changed": True, "release": pending.release, "active": pending.way_back} if pending else {}
+        return _would_restore(pending) if pending else {}
     if pending is None:
         return _restored_before(paths)
     with markers.locked(paths, "taking the way back", pending.stop_timeout + pending.free_timeout + MORE_SECONDS):
@@ -292,7 +291,7 @@ def _restored(paths: Paths, store: Store, request: Request, steps: Steps) -> Dic
             marker,
             steps,
             request.reason or "it was asked for",
-            request.actor or "a module",
+            "module",
             request.verdict or "",
         )
     problems = done.not_started
@@ -309,9 +308,14 @@ def _restored(paths: Paths, store: Store, request: Request, steps: Steps) -> Dic
     }
 
 
+def _would_restore(pending: Marker) -> Dict[str, Any]:
+    active = os.path.basename(pending.before.link or "")
+    return {"changed": True, "release": pending.release, "active": active, "files_after": pending.before.files}
+
+
 def _restored_before(paths: Paths) -> Dict[str, Any]:
     """Nothing is pending: what the last way back that was taken had to say, which may be of the timer."""
-    last = json.loads(missing_ok(paths.restored) or b"{}")
+    last = switch.last_restored(paths)
     return {name: last[name] for name in ("release", "way_back", "kept") if last.get(name)}
 
 

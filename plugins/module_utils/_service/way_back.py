@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import contextlib
+import math
 import os
 import re
 import shlex
@@ -22,13 +23,15 @@ from ansible_collections.ddtree.fleet.plugins.module_utils._service.marker impor
 from ansible_collections.ddtree.fleet.plugins.module_utils._service.paths import Paths, ServiceError, is_unit
 
 CUT_OFF = re.compile(r"\.\d+\.new\Z")
-# The timer counts in monotonic time, so that a step of the clock does not trigger it; after a reboot it begins anew.
+# The timer counts in monotonic time, so that a step of the clock does not trigger it. Since when systemd runs is what it counts from,
+# since each daemon-reload lets OnActiveSec= begin anew; that is for after a reboot, where the other one is too late.
 TIMER = """\
 # Written by ddtree.fleet; gone once the release is confirmed.
 [Unit]
 Description=Way back of {stem}, taken unless release {release} is confirmed within {timeout} s
 
 [Timer]
+OnStartupSec={since_startup}
 OnActiveSec={timeout}
 AccuracySec=1s
 Unit={service}
@@ -69,16 +72,17 @@ TimeoutStartSec={bound}
 """
 
 
-def texts(paths: Paths, marker: Marker, python: str) -> Dict[str, str]:
-    """The three unit files by name."""
+def texts(paths: Paths, marker: Marker, python: str, startup: float) -> Dict[str, str]:
+    """The three unit files by name. ``startup``: when systemd was started, in seconds of the monotonic clock."""
     store = marker.dest + ".releases"
     values = {
         "stem": paths.stem,
         "release": marker.release,
         "timeout": marker.timeout,
+        "since_startup": math.ceil(marker.monotonic - startup) + marker.timeout,
         "service": paths.timer_service,
         "family": " ".join(sorted({*marker.units(), f"{paths.stem}.service"})),
-        "marker": _word(paths.marker),
+        "marker": paths.marker,
         "mounts": " ".join(map(_word, (os.path.dirname(marker.dest), store, paths.state))),
         "command": f"{_word(python)} -I {_word(paths.program)}",
         "root": f"--root {_word(paths.root)} " if paths.root else "",
@@ -105,7 +109,8 @@ def _links(paths: Paths) -> Dict[str, str]:
 
 def install(paths: Paths, marker: Marker, python: str) -> None:
     """Put the units on disk, enabled, and start the timer. Raises ServiceError when it does not run."""
-    for name, text in texts(paths, marker, python).items():
+    startup = units.systemctl("show", "--property=UserspaceTimestampMonotonic", "--value").strip()
+    for name, text in texts(paths, marker, python, int(startup or 0) / 1e6).items():
         write_atomically(os.path.join(paths.units, name), text)
     for link, name in _links(paths).items():
         path = os.path.join(paths.units, link)
@@ -128,12 +133,14 @@ def remove(paths: Paths, marker: Marker) -> None:
 
 
 def clean(paths: Paths) -> None:
-    """Remove the units, the program and the note of an earlier restore. systemd forgets the units by itself."""
+    """Remove the units, the program and the note of an earlier restore; also while one of the units is running this."""
     with contextlib.suppress(ServiceError):
         units.systemctl("stop", "--no-block", "--", paths.timer)
     for name in (*_links(paths), paths.timer, paths.timer_service, paths.boot_service):
         remove_link(os.path.join(paths.units, name))
     sync_directory(paths.units)
+    with contextlib.suppress(ServiceError):
+        units.systemctl("daemon-reload")
     for path in (paths.laid, paths.program, *_cut_off(paths)):
         remove_link(path)
 

@@ -81,6 +81,8 @@ class Systemd:
         (self.state / f"{name}.json").write_text(json.dumps({**self.unit(name), **changes}))
 
     def show(self, names: List[str], words: List[str]) -> str:
+        if "--property=UserspaceTimestampMonotonic" in words:
+            return f"{int((time.monotonic() - 1000) * 1e6)}\n"
         if "--value" in words:
             return str(self.unit(names[0])["active"]) + "\n"
         known = sorted(path.name[: -len(".json")] for path in self.state.glob("*.service.json"))
