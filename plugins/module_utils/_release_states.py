@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import os
 from dataclasses import dataclass
-from typing import Any, Callable, Dict, List, Optional
+from typing import Any, Callable, Dict, List, Optional, Tuple
 
 from ansible_collections.ddtree.fleet.plugins.module_utils import _manifest
 from ansible_collections.ddtree.fleet.plugins.module_utils._hashing import hash_tree
@@ -21,6 +21,8 @@ from ansible_collections.ddtree.fleet.plugins.module_utils._releases import (
     now,
     write_atomically,
 )
+from ansible_collections.ddtree.fleet.plugins.module_utils._service import family
+from ansible_collections.ddtree.fleet.plugins.module_utils._service.paths import stem_of
 from ansible_collections.ddtree.fleet.plugins.module_utils._stream.environment import outside_links
 from ansible_collections.ddtree.fleet.plugins.module_utils._tree import (
     Entry,
@@ -98,34 +100,55 @@ def _present(store: Store, request: Request, release: str) -> Dict[str, Any]:
 
 def _active(store: Store, request: Request, release: str) -> Dict[str, Any]:
     changed = store.would_activate(release)
-    restore = bool(request.unit and request.restore_unit and store.has_unit(release, request.unit))
-    if request.check:
-        unit_changed = restore and store.would_restore_unit(release, str(request.unit))
-        return {"changed": changed or unit_changed, "unit_changed": unit_changed}
-    if not request.restore_unit:  # what is put back must not be overwritten by what failed
-        _save_unit(store, request)
-    store.activate(release, request.actor)
-    unit_changed = restore and store.restore_unit(release, str(request.unit))
+    restore = _has_unit(store, request, release)
+    unit_changed = restore and _would_restore_unit(store, request, release)
+    if not request.check:
+        if not request.restore_unit:  # what is put back must not be overwritten by what failed
+            _save_unit(store, request, store.active() or NO_RELEASE)
+        store.activate(release, request.actor)
+        if restore:
+            _restore_unit(store, request, release)
     return {"changed": changed or unit_changed, "unit_changed": unit_changed}
 
 
 def _inactive(store: Store, request: Request, release: str) -> Dict[str, Any]:
     changed = store.dest_kind() == "release"
-    restore = bool(request.unit and request.restore_unit and store.has_unit(NO_RELEASE, request.unit))
-    unit_changed = restore and store.would_restore_unit(NO_RELEASE, str(request.unit))
+    restore = _has_unit(store, request, NO_RELEASE)
+    unit_changed = restore and _would_restore_unit(store, request, NO_RELEASE)
     if not request.check:
         if not request.restore_unit:
-            _save_unit(store, request)
+            _save_unit(store, request, store.active() or NO_RELEASE)
         store.deactivate(request.actor)
         if restore:
-            store.restore_unit(NO_RELEASE, str(request.unit))
+            _restore_unit(store, request, NO_RELEASE)
     return {"changed": changed or unit_changed, "unit_changed": unit_changed, "unit_restored": restore}
 
 
-def _save_unit(store: Store, request: Request) -> None:
-    """Keep the installed unit with the release that it serves, or as what was there before there was any release."""
+def _family(request: Request) -> Tuple[str, str]:
+    """The folder and the stem of the family of units that ``unit`` names."""
+    folder, name = os.path.split(str(request.unit))
+    return folder, stem_of(name)
+
+
+def _save_unit(store: Store, request: Request, release: str) -> None:
+    """Keep the installed unit files with the release that they serve, or as what was there before there was any release."""
     if request.unit:
-        store.save_unit(store.active() or NO_RELEASE, request.unit)
+        folder, stem = _family(request)
+        family.save(store, release, stem, family.read(folder, stem))
+
+
+def _has_unit(store: Store, request: Request, release: str) -> bool:
+    return bool(request.unit and request.restore_unit and family.saved(store, release, _family(request)[1]))
+
+
+def _would_restore_unit(store: Store, request: Request, release: str) -> bool:
+    folder, stem = _family(request)
+    return family.would_put_back(store, release, stem, folder)
+
+
+def _restore_unit(store: Store, request: Request, release: str) -> None:
+    folder, stem = _family(request)
+    family.put_back(store, release, stem, folder)
 
 
 def _adopted(store: Store, request: Request, release: str) -> Dict[str, Any]:
@@ -153,8 +176,7 @@ def _adopted(store: Store, request: Request, release: str) -> Dict[str, Any]:
     )
     provenance = _manifest.Provenance(label=f"release {adopted}")
     write_atomically(store.manifest_path(adopted), _manifest.render(entries, hashes, provenance))
-    if request.unit:
-        store.save_unit(adopted, request.unit)
+    _save_unit(store, request, adopted)
     store.adopt(adopted, request.actor)
     return {"changed": True, "release": adopted}
 

@@ -8,9 +8,11 @@ The store of ``/root/venv`` is ``/root/venv.releases``::
     <id>/             a release: one tree, never changed once committed; the id is the start of its received tree digest
     meta/<id>.json    its digests, size and origin, written before the release appears
     meta/<id>.sha256  its manifest
-    meta/<id>.unit/   the unit files it served with, saved when another release took over
+    meta/<id>.unit/   the unit files it served with, drop-ins and what enables them, saved when another release took over
     history.jsonl     one event a line, fsynced: what became active when, and what its server gate said
     staging/          what is being received
+    failed/           what is kept of releases that were taken back, for diagnosis
+    reserve           space that going back needs on a full disk, while a release is not confirmed
     interpreters/     base interpreters that were shipped with releases, each under the id of its own tree
 
 ``dest`` is a symbolic link to the active release. A directory at ``dest`` is one that was never deployed; it can be adopted.
@@ -27,7 +29,7 @@ import re
 import shutil
 import stat
 import time
-from typing import Any, Dict, List, NamedTuple, Optional, Sequence
+from typing import Any, Dict, List, Optional, Sequence
 
 RELEASE_ID = re.compile(r"[0-9a-f]{16}\Z")
 ID_LENGTH = 16
@@ -280,7 +282,7 @@ class Store:
         shutil.rmtree(doomed)
         for name in (release + ".json", release + ".sha256"):
             remove_link(os.path.join(self.meta, name))
-        shutil.rmtree(os.path.join(self.meta, release + ".unit"), ignore_errors=True)
+        shutil.rmtree(self.unit_copy(release), ignore_errors=True)
 
     def unused_interpreters(self, without: Sequence[str] = ()) -> List[str]:
         """Ids of the shipped interpreters that no release uses, or would use ``without`` some of them."""
@@ -293,66 +295,9 @@ class Store:
         kept = {self.active(), self.previous(), *(names[-keep:] if keep else [])}
         return [name for name in names if name not in kept]
 
-    # the unit a release served with
-
-    def _unit_copy(self, release: str) -> str:
+    def unit_copy(self, release: str) -> str:
+        """The folder of the unit files that a release served with; ``_service.family`` reads and writes it."""
         return os.path.join(self.meta, release + ".unit")
-
-    def save_unit(self, release: str, unit_path: str) -> bool:
-        """Keep the unit file and its drop-ins with a release. Gives whether the copy changed."""
-        wanted = read_unit(unit_path)
-        if not wanted or read_unit(os.path.join(self._unit_copy(release), os.path.basename(unit_path))) == wanted:
-            return False
-        write_unit(os.path.join(self._unit_copy(release), os.path.basename(unit_path)), wanted)
-        return True
-
-    def restore_unit(self, release: str, unit_path: str) -> bool:
-        """Put the unit that a release served with back, drop-ins included. Gives whether anything changed on disk."""
-        saved = read_unit(os.path.join(self._unit_copy(release), os.path.basename(unit_path)))
-        if not saved:
-            raise ReleaseError(f"release {release} has no saved unit {os.path.basename(unit_path)}")
-        if read_unit(unit_path) == saved:
-            return False
-        write_unit(unit_path, saved)
-        return True
-
-    def has_unit(self, release: str, unit_path: str) -> bool:
-        return bool(read_unit(os.path.join(self._unit_copy(release), os.path.basename(unit_path))))
-
-    def would_restore_unit(self, release: str, unit_path: str) -> bool:
-        saved = read_unit(os.path.join(self._unit_copy(release), os.path.basename(unit_path)))
-        return bool(saved) and read_unit(unit_path) != saved
-
-
-class UnitFile(NamedTuple):
-    """A unit file or drop-in; a hand-written one may hold a secret, so its permission bits go with it."""
-
-    content: bytes
-    mode: int
-
-
-def read_unit(path: str) -> Dict[str, UnitFile]:
-    """A unit file and its drop-ins by name relative to its folder; empty when there is no such unit file."""
-    folder, name = os.path.split(path)
-    if not os.path.isfile(path):
-        return {}
-    drop_ins = os.listdir(path + ".d") if os.path.isdir(path + ".d") else []
-    names = [name] + [os.path.join(name + ".d", item) for item in sorted(drop_ins) if item.endswith(".conf")]
-    found: Dict[str, UnitFile] = {}
-    for item in names:
-        with open(os.path.join(folder, item), "rb") as file:
-            found[item] = UnitFile(file.read(), stat.S_IMODE(os.fstat(file.fileno()).st_mode))
-    return found
-
-
-def write_unit(path: str, files: Dict[str, UnitFile]) -> None:
-    """Make a unit file and its drop-ins exactly what ``read_unit`` gave."""
-    folder = os.path.dirname(path)
-    for extra in set(read_unit(path)) - set(files):
-        os.unlink(os.path.join(folder, extra))
-    for name, file in files.items():
-        os.makedirs(os.path.dirname(os.path.join(folder, name)), exist_ok=True)
-        write_atomically(os.path.join(folder, name), file.content, file.mode)
 
 
 def exchange(one: str, other: str) -> None:

@@ -43,11 +43,13 @@ options:
   unit:
     description:
       - The path of the unit file that serves from O(dest).
-      - With O(state=active), O(state=inactive) and O(state=adopted), it and its drop-ins are first saved with the release that is live.
+      - With O(state=active), O(state=inactive) and O(state=adopted), it is first saved with the release that is live, together with its
+        template, instances, drop-ins and what enables them.
     type: path
   restore_unit:
     description:
-      - With O(state=active), put the unit back that was saved with O(release). With O(state=inactive), the one from before any release.
+      - With O(state=active), put the unit files back that were saved with O(release). With O(state=inactive), those from before any release.
+      - What enables them is left as it is. M(ddtree.fleet.service_release) does all of it.
       - systemd must be reloaded when RV(unit_changed) is true.
       - A release that has no saved unit leaves O(unit) as it is.
     type: bool
@@ -183,6 +185,7 @@ from ansible.module_utils.basic import AnsibleModule
 from ansible_collections.ddtree.fleet.plugins.module_utils._lease import DEFAULT_MINUTES, LeaseError
 from ansible_collections.ddtree.fleet.plugins.module_utils._release_states import Request, reach
 from ansible_collections.ddtree.fleet.plugins.module_utils._releases import ReleaseError
+from ansible_collections.ddtree.fleet.plugins.module_utils._service.paths import ServiceError
 from ansible_collections.ddtree.fleet.plugins.module_utils._tree import TreeError
 
 
@@ -217,7 +220,7 @@ def main() -> None:
     )
     try:
         result = reach(Request(check=module.check_mode, **module.params))
-    except (ReleaseError, LeaseError, TreeError) as error:
+    except (ReleaseError, LeaseError, ServiceError, TreeError) as error:
         module.fail_json(msg=str(error))
     except OSError as error:
         module.fail_json(msg=f"{error.filename or module.params['dest']}: {error.strerror}")

@@ -238,39 +238,6 @@ def test_a_verdict_is_recorded_when_it_is_news(store: Store) -> None:
     assert store.verdict(B) == ""
 
 
-def test_the_unit_a_release_served_with_comes_back_as_it_was(store: Store, tmp_path: Path) -> None:
-    unit = tmp_path / "system" / "sglang.service"
-    drop_ins = tmp_path / "system" / "sglang.service.d"
-    drop_ins.mkdir(parents=True)
-    unit.write_text("[Service]\nExecStart=/old\n")
-    (drop_ins / "10-gpu.conf").write_text("[Service]\n")
-    (drop_ins / "notes.txt").write_text("not systemd's")
-    assert store.save_unit(A, str(unit)) is True
-    assert store.save_unit(A, str(unit)) is False
-    assert store.would_restore_unit(A, str(unit)) is False
-    unit.write_text("[Service]\nExecStart=/new\n")
-    (drop_ins / "10-gpu.conf").unlink()
-    (drop_ins / "20-new.conf").write_text("[Unit]\n")
-    assert store.would_restore_unit(A, str(unit)) is True
-    assert store.restore_unit(A, str(unit)) is True
-    assert unit.read_text() == "[Service]\nExecStart=/old\n"
-    assert sorted(os.listdir(drop_ins)) == ["10-gpu.conf", "notes.txt"]
-    assert store.restore_unit(A, str(unit)) is False
-    with pytest.raises(ReleaseError, match=f"release {B} has no saved unit sglang.service"):
-        store.restore_unit(B, str(unit))
-
-
-def test_a_saved_unit_keeps_its_permissions(store: Store, tmp_path: Path) -> None:
-    unit = tmp_path / "server.service"
-    unit.write_text("[Service]\nEnvironment=KEY=secret\n")
-    unit.chmod(0o600)
-    store.save_unit(A, str(unit))
-    unit.write_text("[Service]\n")
-    assert store.restore_unit(A, str(unit))
-    assert unit.stat().st_mode & 0o777 == 0o600
-    assert (Path(store.meta) / f"{A}.unit" / "server.service").stat().st_mode & 0o777 == 0o600
-
-
 def test_an_adoption_whose_record_was_cut_off_is_still_the_way_back(store: Store) -> None:
     Path(store.dest).mkdir()
     Path(store.dest, "name").write_text("by hand")

@@ -1,0 +1,307 @@
+# Copyright (c) 2026, the ddtree.fleet authors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""The states that service_release brings a service to, each in check mode too."""
+
+from __future__ import annotations
+
+import json
+import os
+from dataclasses import dataclass, field, replace
+from typing import Any, Callable, Dict, List, Optional, Tuple
+
+from ansible_collections.ddtree.fleet.plugins.module_utils._releases import ReleaseError, Store
+from ansible_collections.ddtree.fleet.plugins.module_utils._secrets import Redactor
+from ansible_collections.ddtree.fleet.plugins.module_utils._service import arm as arming
+from ansible_collections.ddtree.fleet.plugins.module_utils._service import family, switch, units
+from ansible_collections.ddtree.fleet.plugins.module_utils._service import marker as markers
+from ansible_collections.ddtree.fleet.plugins.module_utils._service import restore as restoring
+from ansible_collections.ddtree.fleet.plugins.module_utils._service.family import Files
+from ansible_collections.ddtree.fleet.plugins.module_utils._service.free import split_address
+from ansible_collections.ddtree.fleet.plugins.module_utils._service.marker import Marker
+from ansible_collections.ddtree.fleet.plugins.module_utils._service.paths import (
+    Paths,
+    ServiceError,
+    boot_id,
+    missing_ok,
+    stem_of,
+)
+from ansible_collections.ddtree.fleet.plugins.module_utils._service.steps import STOP, Steps, present_state
+
+MORE_SECONDS = 120  # what a restore does besides stopping and waiting, and the other way round a confirmation
+
+
+@dataclass(frozen=True)
+class Request:
+    """The options of service_release; see its documentation. ``root`` is for tests."""
+
+    dest: str
+    unit: str
+    state: str
+    check: bool
+    release: Optional[str] = None
+    units: List[str] = field(default_factory=list)
+    files: Optional[Dict[str, Any]] = None
+    addresses: List[str] = field(default_factory=list)
+    gpus: List[int] = field(default_factory=list)
+    stop_timeout: int = 180
+    free_timeout: int = 120
+    timeout: Optional[int] = None
+    health_timeout: int = 0
+    ready_timeout: int = 1800
+    reason: str = ""
+    verdict: Optional[str] = None
+    proof: Dict[str, Any] = field(default_factory=dict)
+    actor: str = ""
+    run_id: Optional[str] = None
+    root: str = ""
+
+
+class Failure(Exception):
+    """A request that failed, with what is true of the host nevertheless."""
+
+    def __init__(self, message: str, result: Dict[str, Any]) -> None:
+        super().__init__(message)
+        self.result = result
+
+
+def reach(request: Request) -> Dict[str, Any]:
+    """Bring the service to the wanted state; gives a module's result. Raises Failure."""
+    try:
+        paths, store = Paths(stem_of(request.unit), request.root), Store(request.dest)
+        _check_numbers(request)
+    except (ServiceError, ReleaseError) as error:
+        raise Failure(str(error), {}) from error
+    steps = Steps()
+    release, files = store.active() or "", family.read(paths.units, paths.stem)
+    done, problem = _attempt(paths, store, request, steps)
+    result: Dict[str, Any] = {"changed": bool(steps.taken), **done, **_times(steps)}
+    files_after = result.pop("files_after", None) or family.read(paths.units, paths.stem)
+    result["diff"] = _diff(paths, (release, files), (result.get("active", store.active() or ""), files_after))
+    try:
+        result = {**_facts(paths, store), **result}
+    except (ServiceError, ReleaseError, OSError) as error:
+        problem = problem or _said(error, request)
+    if problem:
+        raise Failure(problem, result)
+    return result
+
+
+def _attempt(paths: Paths, store: Store, request: Request, steps: Steps) -> Tuple[Dict[str, Any], str]:
+    """What came of the state, and why it was not reached."""
+    try:
+        done = STATES[request.state](paths, store, request, steps)
+        return done, str(done.pop("problem", ""))
+    except (ServiceError, ReleaseError, OSError) as error:
+        return {}, _said(error, request)
+
+
+def _said(error: Exception, request: Request) -> str:
+    if not isinstance(error, OSError):
+        return str(error)
+    root = "; this needs root, use become: true" if isinstance(error, PermissionError) else ""
+    return f"{error.filename or request.dest}: {error.strerror or error}{root}"
+
+
+def _check_numbers(request: Request) -> None:
+    least = {"stop_timeout": 1, "free_timeout": 0, "ready_timeout": 1, "health_timeout": 0}
+    for name, lowest in least.items():
+        if getattr(request, name) < lowest:
+            raise ServiceError(f"{name} must be {lowest} or more, not {getattr(request, name)}")
+
+
+def _times(steps: Steps) -> Dict[str, Any]:
+    started = {} if steps.start_seconds is None else {"start_seconds": steps.start_seconds}
+    return {"steps": steps.taken, "teardown_seconds": steps.seconds(STOP), "remarks": steps.remarks, **started}
+
+
+def _facts(paths: Paths, store: Store) -> Dict[str, Any]:
+    """What is so on the host; what this user may not read is said in a warning."""
+    warnings = []
+    pending: Dict[str, Any] = {}
+    record: Dict[str, Any] = {}
+    try:
+        marker = markers.load(paths)
+        pending = shown(marker) if marker else {}
+        record = switch.confirmed(paths)
+    except PermissionError:
+        warnings.append(
+            f"{paths.state} cannot be read as this user, so that what is pending and what was confirmed is not known; use become: true"
+        )
+    found = units.look(paths.stem, record.get("units", []))
+    return {
+        "active": store.active() or "",
+        "way_back": arming.way_back_of(store),
+        "pending": pending,
+        "confirmed": record,
+        "units": [
+            {
+                "name": unit.name,
+                "active": unit.active,
+                "enabled": unit.enabled,
+                "invocation": unit.invocation if unit.up else "",
+            }
+            for _name, unit in sorted(found.items())
+        ],
+        "drift": switch.drift(family.read(paths.units, paths.stem), record),
+        "warnings": warnings,
+    }
+
+
+def shown(marker: Marker) -> Dict[str, Any]:
+    """What a result says of a marker: no content of files, which may hold secrets."""
+    left = marker.seconds_left(boot_id())
+    return {
+        "release": marker.release,
+        "way_back": marker.way_back,
+        "phase": marker.phase,
+        "run": marker.run,
+        "actor": marker.actor,
+        "armed": marker.armed,
+        "timeout": marker.timeout,
+        "seconds_left": None if left is None else max(0, round(left)),
+        "units": sorted(marker.after.units),
+        "units_before": sorted(marker.before.units),
+        "reason": marker.reason,
+    }
+
+
+def _diff(paths: Paths, before: Tuple[str, Files], after: Tuple[str, Files]) -> List[Dict[str, str]]:
+    """The active release and the unit files before and after, without secrets."""
+    found = []
+    if before[0] != after[0]:
+        found.append(("active release", before[0], after[0]))
+    for name in family.differing(before[1], after[1]):
+        old, new = (
+            files[name].content.decode("utf-8", "replace") if name in files else "" for files in (before[1], after[1])
+        )
+        found.append((os.path.join(paths.units, name), old, new))
+    redactor = Redactor()
+    return [
+        {"before_header": name, "after_header": name, "before": redactor.text(old), "after": redactor.text(new)}
+        for name, old, new in found
+    ]
+
+
+def _present(paths: Paths, store: Store, request: Request, steps: Steps) -> Dict[str, Any]:
+    return {"release": store.active() or ""}
+
+
+def _armed(paths: Paths, store: Store, request: Request, steps: Steps) -> Dict[str, Any]:
+    release = store.previous() if request.release == "previous" else request.release
+    if not release:
+        raise ServiceError(f"{request.dest} has no previous release that served well")
+    order = arming.Order(
+        unit=request.unit,
+        dest=store.dest,
+        release=release,
+        units=request.units or [request.unit],
+        run=str(request.run_id),
+        actor=request.actor,
+        timeout=int(request.timeout or 0),
+        stop_timeout=request.stop_timeout,
+        free_timeout=request.free_timeout,
+        ready_timeout=request.ready_timeout,
+        addresses=request.addresses,
+        gpus=request.gpus,
+    )
+    if request.check:
+        marker = arming.prepare(paths, order)
+        arming.choose_python(store.dest)
+    else:
+        with markers.locked(paths, "arming the way back"):
+            switch.settle(paths)
+            marker = arming.arm(paths, arming.prepare(paths, order), steps)
+    return {"changed": True, "release": release, "way_back": marker.way_back}
+
+
+def _switched(paths: Paths, store: Store, request: Request, steps: Steps) -> Dict[str, Any]:
+    given = None if request.files is None else family.given_files(paths.stem, request.files)
+    if request.check:
+        return _would_switch(paths, store, request, given)
+    with markers.locked(paths, "switching"):
+        marker = _as_asked(switch.own(paths, request.unit, str(request.run_id)), request)
+        changed = switch.switch(paths, marker, given, steps)
+    return {"changed": changed, "release": marker.release, "way_back": marker.way_back}
+
+
+def _as_asked(marker: Marker, request: Request) -> Marker:
+    """The marker with what switching may ask for anew; the units are fixed, since going back was armed for them."""
+    if request.units and set(request.units) != set(marker.after.units):
+        raise ServiceError(
+            f"{request.unit}: units {', '.join(marker.after.units)} were armed, not {', '.join(request.units)}; take the way back "
+            "with state=restored, then arm for these"
+        )
+    for text in request.addresses:
+        split_address(text)
+    return replace(marker, addresses=request.addresses or marker.addresses, gpus=request.gpus or marker.gpus)
+
+
+def _would_switch(paths: Paths, store: Store, request: Request, given: Optional[Files]) -> Dict[str, Any]:
+    """What switching would do; without a marker, which a check does not write, for the release that is named."""
+    marker = markers.load(paths)
+    release = marker.release if marker else request.release or store.active() or ""
+    names = sorted(marker.after.units) if marker else request.units or [request.unit]
+    arming.check_units(paths, names)
+    before = marker.before if marker else present_state(paths, store.dest, units.look(paths.stem, names))
+    wanted = switch.plan(paths, store, release, names, given, before)
+    return {"changed": wanted.changes, "release": release, "active": release, "files_after": wanted.goal.files}
+
+
+def _confirmed(paths: Paths, store: Store, request: Request, steps: Steps) -> Dict[str, Any]:
+    if request.verdict == "failed":
+        raise ServiceError("a release whose gate failed is not confirmed; take the way back with state=restored")
+    if request.check:
+        marker = markers.load(paths)
+        return {"changed": marker is not None and marker.run == request.run_id}
+    with markers.locked(paths, "confirming"):
+        marker = switch.own(paths, request.unit, str(request.run_id))
+        switch.confirm(paths, marker, request.proof, steps)
+    return {"changed": True, "release": marker.release, "way_back": marker.way_back}
+
+
+def _restored(paths: Paths, store: Store, request: Request, steps: Steps) -> Dict[str, Any]:
+    pending = markers.load(paths)
+    if request.check:
+        return {"changed": True, "release": pending.release, "active": pending.way_back} if pending else {}
+    if pending is None:
+        return _restored_before(paths)
+    with markers.locked(paths, "taking the way back", pending.stop_timeout + pending.free_timeout + MORE_SECONDS):
+        marker = markers.load(paths)
+        if marker is None:
+            return _restored_before(paths)
+        done = restoring.restore(
+            paths,
+            marker,
+            steps,
+            request.reason or "it was asked for",
+            request.actor or "a module",
+            request.verdict or "",
+        )
+    problems = done.not_started
+    if request.health_timeout and not problems:
+        problems = restoring.prove(store, done, paths.stem, request.health_timeout)
+    what = f"release {done.way_back}" if done.way_back else "what was there before"
+    problem = f"{request.unit}: {what} is back, but does not serve: {'; '.join(problems)}; look at the host now"
+    return {
+        "changed": True,
+        "release": done.release,
+        "way_back": done.way_back,
+        "kept": done.kept,
+        "problem": problem if problems else "",
+    }
+
+
+def _restored_before(paths: Paths) -> Dict[str, Any]:
+    """Nothing is pending: what the last way back that was taken had to say, which may be of the timer."""
+    last = json.loads(missing_ok(paths.restored) or b"{}")
+    return {name: last[name] for name in ("release", "way_back", "kept") if last.get(name)}
+
+
+STATES: Dict[str, Callable[[Paths, Store, Request, Steps], Dict[str, Any]]] = {
+    "present": _present,
+    "armed": _armed,
+    "switched": _switched,
+    "confirmed": _confirmed,
+    "restored": _restored,
+}
