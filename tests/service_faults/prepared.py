@@ -23,7 +23,7 @@ from ansible_collections.ddtree.fleet.plugins.module_utils._releases import Stor
 from ansible_collections.ddtree.fleet.plugins.module_utils._tree import scan, tree_digest
 from controller import FOLDER
 
-from build import SITE_PACKAGES, VENV, Bind, build_layer, create_layer, digest, locked, run_in_rootfs
+from build import SITE_PACKAGES, VENV, Bind, BuildError, build_layer, create_layer, digest, locked, run_in_rootfs
 
 ROOT = Path(__file__).resolve().parents[2]
 UNIT = "sglang-ddtree.service"
@@ -103,7 +103,10 @@ def prepare(server: str, rootfs: Path, layers: Path) -> Prepared:
     name = f"service-faults-{server}"
     own = {path.name: path.read_bytes() for path in (Path(__file__), Path(__file__).with_name("controller.py"))}
     below = ["replayed"] if server == "replay" else ["env", "ddtree", *(f"variants/{v}" for v in VARIANTS.values())]
-    stamps = {layer: (layers / f"{layer}.stamp").read_bytes() for layer in below}
+    try:
+        stamps = {layer: (layers / f"{layer}.stamp").read_bytes() for layer in below}
+    except FileNotFoundError as error:
+        raise BuildError(f"{error.filename} is missing; build the layers first: make input") from None
     fill = fill_replayed if server == "replay" else fill_real
     with locked(layers):
         build_layer(

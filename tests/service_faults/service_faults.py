@@ -17,10 +17,9 @@ import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-ROOT = Path(__file__).resolve().parents[2]
-sys.path.insert(0, str(ROOT / ".collections"))
-sys.path.insert(0, str(ROOT / "tests" / "fleet"))
-sys.path.insert(0, str(ROOT / "tests" / "input"))
+sys.path.insert(0, str(Path(__file__).resolve().parents[2] / ".collections"))
+sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "fleet"))
+sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "input"))
 
 import plan as plans
 import trial
@@ -28,8 +27,12 @@ from nspawn.base import ensure_base
 from nspawn.control import Fleet
 from nspawn.hosts import Host, find_host
 from nspawn.machine import PowerOn
+from nspawn.shell import FleetError
 from prepared import Prepared, prepare
 
+from build import BuildError
+
+ROOT = Path(__file__).resolve().parents[2]
 CACHE = Path(os.environ.get("DDTREE_CACHE", ROOT / ".cache" / "fleet"))
 KEPT = ROOT / "build" / "service_faults"
 INSIDE = "DDTREE_SERVICE_FAULTS_WORK"  # set in the process that has its own mounts
@@ -48,7 +51,11 @@ def main() -> int:
         parser.error(f"there is no {args.only}; there are {', '.join((*plans.FAULTS, *plans.PHASES))}")
     if INSIDE not in os.environ:
         return with_own_mounts()
-    return run(args, Path(os.environ[INSIDE]))
+    try:
+        return run(args, Path(os.environ[INSIDE]))
+    except (BuildError, FleetError) as error:
+        print(error, file=sys.stderr)
+        return 2
 
 
 def with_own_mounts() -> int:
