@@ -51,7 +51,7 @@ REPLAY = Limits(
     ready=4,
     gate_ready=4,
     request=2,
-    timeouts={plans.ARMED: 10, plans.SWITCHING: 10, plans.GATE: 15, plans.RESTORING: 20, plans.CONFIRMING: 20},
+    timeouts={plans.ARMED: 10, plans.SWITCHING: 10, plans.GATE: 20, plans.RESTORING: 30, plans.CONFIRMING: 30},
     rest=40,
 )
 REAL = Limits(
