@@ -26,8 +26,10 @@ SHOWN_LINES = 80
 COUNTS = re.compile(r"(\d+) (passed|failed|error|skipped)")
 MAX_SERVER_STARTS = 12  # of a real SGLang, which takes 20 s of both processors
 STARTS = Path(os.environ.get("DDTREE_CACHE", "")) / "server-starts"
-TYPED_TESTS = ("tests/faults", "tests/fleet", "tests/input", "tests/replay", "tests/run.py")
+TYPED_TESTS = ("tests/faults", "tests/fleet", "tests/input", "tests/replay", "tests/service_faults", "tests/run.py")
+TYPED_PATHS = (".collections", "tests/faults", "tests/fleet", "tests/input", "tests/service_faults")
 FAULTS = (sys.executable, "tests/faults/faults.py")
+SERVICE_FAULTS = (sys.executable, "tests/service_faults/service_faults.py")
 MOLECULE = ("adopt", "deploy", "faults", "refuse", "rollback", "stream", "verify")
 
 
@@ -45,7 +47,7 @@ LINT = (
     Step("ruff", ["ruff", "check", "."]),
     Step("ruff-format", ["ruff", "format", "--check", "."]),
     Step("mypy", ["env", "MYPYPATH=.collections", "mypy", "-p", "ansible_collections.ddtree.fleet.plugins"]),
-    Step("mypy-tests", ["env", "MYPYPATH=.collections:tests/faults", "mypy", *TYPED_TESTS]),
+    Step("mypy-tests", ["env", f"MYPYPATH={':'.join(TYPED_PATHS)}", "mypy", *TYPED_TESTS]),
     Step(
         "mypy-bench",
         ["env", "MYPYPATH=tests/bench:tests/fleet:tests/input", "mypy", "-m", "transfer", "-m", "manifest"],
@@ -62,11 +64,13 @@ FULL = (
     Step("integration", [*PYTEST, "-o", "faulthandler_timeout=600", "tests/integration"], counts=True),
     Step("faults", [*FAULTS, "--count", "100"], counts=True),
     Step("faults-direct", [*FAULTS, "--count", "24", "--path", "direct"], counts=True),
+    Step("service-faults", [*SERVICE_FAULTS, "--count", "45"], counts=True),
     *(Step(f"molecule-{name}", ["tests/molecule.sh", name], 1500) for name in MOLECULE),
 )
 LONG = (
     *FULL,
     Step("faults-long", [*FAULTS, "--count", "900", "--seed", "101"], 3600, counts=True),
+    Step("service-faults-real", [*SERVICE_FAULTS, "--server", "real", "--count", "50"], 14400, counts=True),
     Step("bench", [sys.executable, "tests/bench/transfer.py"], 7200),
     Step("bench-manifest", [sys.executable, "tests/bench/manifest.py"], 1800),
 )

@@ -28,8 +28,13 @@ class Disk:
 
     @property
     def upper(self) -> Path:
-        """What the host itself has written."""
-        return self.home / "upper"
+        """What the host itself has written; its folder may be a mount of limited size, which outlives the host."""
+        return self.home / "disk" / "upper"
+
+    @property
+    def work(self) -> Path:
+        """overlayfs' own, on the same file system."""
+        return self.home / "disk" / "work"
 
     @property
     def root(self) -> Path:
@@ -43,12 +48,12 @@ class Disk:
         copying the data up.
         """
         lower = ":".join(str(path) for path in self.lower)
-        return f"lowerdir={lower},upperdir={self.upper},workdir={self.home / 'work'},redirect_dir=on,metacopy=on"
+        return f"lowerdir={lower},upperdir={self.upper},workdir={self.work},redirect_dir=on,metacopy=on"
 
     def create_empty(self) -> None:
         """Begin with an empty disk, whatever an earlier run left."""
         shutil.rmtree(self.home, ignore_errors=True)
-        for path in (self.upper, self.home / "work", self.root):
+        for path in (self.upper, self.work, self.root):
             path.mkdir(parents=True)
 
 
