@@ -412,7 +412,7 @@ server:
   type: dict
   sample: {"version": "0.5.11", "speculative_algorithm": "DDTREE"}
 environment:
-  description: Versions, the numbers of requirements and GPUs, and the server's settings that differ from the defaults.
+  description: Versions, also of torch and its CUDA, the numbers of requirements and GPUs, and the server's settings that differ from the defaults.
   returned: when O(gate=environment) and the probe reached its end
   type: dict
   sample: {"version": "0.5.11", "python": "3.12.3", "server_arguments": {"speculative_algorithm": "DDTREE"}}

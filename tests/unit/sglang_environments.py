@@ -185,6 +185,8 @@ def device(kind, number):
 
 
 def _init():
+    if version.cuda is None:
+        raise AssertionError("Torch not compiled with CUDA enabled")
     if not COUNT:
         raise RuntimeError(SETTINGS.get("init", "No CUDA GPUs are available"))
 

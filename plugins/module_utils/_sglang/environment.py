@@ -75,7 +75,7 @@ _BASE_ENVIRONMENT = {
 
 # What a CUDA context and one kernel take. With less of it free, a launch could end the server that runs on that GPU.
 _ROOM_MIB = 2048
-_NO_REQUEST = ("environment", "timeout", "release", "kernels", "memory_limit_mib")
+_NO_REQUEST = ("environment", "timeout", "release", "memory_limit_mib")
 
 
 @dataclass(frozen=True)
@@ -214,13 +214,14 @@ def _launch_kernels(options: EnvironmentOptions, probes: _Probes, result: GateRe
     except _gpu_host.HostError as error:
         result.checks.append(Check("GPUs of nvidia-smi", False, "answers", str(error)))
         return
-    if options.kernels == "auto" and not gpus and not result.details.get("gpus"):
-        result.not_verified.append("kernels: neither nvidia-smi nor torch shows a GPU")
+    reason = _no_launch(options, len(gpus), result.details) if options.kernels == "auto" else ""
+    if reason:
+        result.not_verified.append(f"kernels: {reason}")
         return
     first = 0
     while True:
         before = len(result.checks)
-        request = {"first": first, "gpus": gpus, "kernels": options.kernels, "room_mib": _ROOM_MIB}
+        request = {"first": first, "gpus": gpus, "room_mib": _ROOM_MIB}
         progress = probes.run(kernel_probe, request, CUDA_DEVICE_ORDER="PCI_BUS_ID", CUDA_LAUNCH_BLOCKING="1")
         begun = [step for step in progress.steps if step.startswith(kernel_probe.GPU_STEP)]
         if not begun or all(check.passed for check in result.checks[before:]):
@@ -229,6 +230,15 @@ def _launch_kernels(options: EnvironmentOptions, probes: _Probes, result: GateRe
             result.not_verified.append(f"everything after the step '{progress.place}'")
             return
         first += len(begun)
+
+
+def _no_launch(options: EnvironmentOptions, gpus: int, details: Dict[str, Any]) -> str:
+    """Why this service launches no kernels; empty where it does, or where that cannot be told."""
+    if details.get("cuda") == "":
+        return f"torch {details['torch']} is a build without CUDA"
+    if options.environment.get("CUDA_VISIBLE_DEVICES") == "":
+        return "CUDA_VISIBLE_DEVICES shows the service no GPU"
+    return "" if gpus or details.get("gpus") else "neither nvidia-smi nor torch shows a GPU"
 
 
 def _last_words(output: List[str]) -> str:

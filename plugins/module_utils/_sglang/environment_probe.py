@@ -211,17 +211,20 @@ def _equals(value: Any, wanted: Any) -> bool:
 
 
 def facts_step(request: Dict[str, Any], report: Report) -> Step:
-    yield "facts", partial(_facts, report)
+    yield "facts", partial(_facts, request["kernels"] != "none", report)
 
 
-def _facts(report: Report) -> None:
-    """What the gate asks without a check. How many GPUs torch sees only where something has imported it."""
+def _facts(with_torch: bool, report: Report) -> None:
+    """What the gate asks without a check. A torch that is missing or broken is told by the checks that need it."""
     report.details["python"] = ".".join(map(str, sys.version_info[:3]))
-    if "torch" in sys.modules:
+    if with_torch:
         try:
-            report.details["gpus"] = sys.modules["torch"].cuda.device_count()
+            torch = importlib.import_module("torch")
+            report.details.update(
+                torch=str(torch.__version__), cuda=torch.version.cuda or "", gpus=torch.cuda.device_count()
+            )
         except BaseException as error:
-            report.remark(f"torch cannot count GPUs: {error_text(error)}")
+            report.remark(f"torch cannot be asked for GPUs: {error_text(error)}")
 
 
 # Cheap ones first: the reasons that they give explain the failures of the later ones.

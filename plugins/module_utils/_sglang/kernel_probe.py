@@ -38,6 +38,7 @@ _MEANINGS: Tuple[Tuple[str, str], ...] = (
     ("unsupported toolchain", "the driver is older than the CUDA that {library} was built with; update the driver"),
     ("driver version is insufficient", "the driver is older than the CUDA of {library}; update the driver"),
     ("driver on your system is too old", "the driver is older than the CUDA of {library}; update the driver"),
+    ("not compiled with CUDA", "{library} is a build for the CPU; install the one for CUDA"),
     ("undefined symbol", "{library} was built for another torch than the one in this environment"),
     ("out of memory", "another process holds the memory of this GPU"),
     ("busy or unavailable", "another process holds this GPU for itself, or its compute mode forbids sharing"),
@@ -52,7 +53,7 @@ def main(request: Dict[str, Any], answers: int) -> None:
 def kernels_step(request: Dict[str, Any], report: Report) -> Step:
     """``first`` is torch's number of the first GPU to launch on, ``gpus`` what nvidia-smi says about those of the host."""
     labels: List[str] = []
-    yield "GPUs of torch", partial(_visible, request, report, labels)
+    yield "GPUs of torch", partial(_visible, request, labels)
     for number in range(request["first"], len(labels)):
         label = labels[number]
         gpu = next((gpu for gpu in request["gpus"] if label in (str(gpu["index"]), gpu["uuid"])), None)
@@ -70,7 +71,7 @@ def kernels_step(request: Dict[str, Any], report: Report) -> Step:
             return
 
 
-def _visible(request: Dict[str, Any], report: Report, labels: List[str]) -> Optional[Found]:
+def _visible(request: Dict[str, Any], labels: List[str]) -> Optional[Found]:
     """Fills ``labels`` with the index, or whatever CUDA_VISIBLE_DEVICES says, of every GPU that torch sees."""
     visible = os.environ.get("CUDA_VISIBLE_DEVICES")
     named = [word.strip() for word in (visible or "").split(",") if word.strip()]
@@ -83,9 +84,6 @@ def _visible(request: Dict[str, Any], report: Report, labels: List[str]) -> Opti
         return failed(expected, error_text(error, _ERROR_LIMIT), _meaning(str(error), "torch"))
     labels += named if len(named) == count else [str(number) for number in range(count)]
     if request["first"]:
-        return None
-    if not count and torch.version.cuda is None and request["kernels"] == "auto":
-        report.not_verified.append(f"kernels: torch {torch.__version__} is a build without CUDA")
         return None
     if count and count >= wanted:
         return result(True, expected, f"{count} GPUs")

@@ -155,6 +155,7 @@ def test_fewer_gpus_than_the_host_has(built: Path, tmp_path: Path, monkeypatch: 
     [
         ("auto", False, {}, "kernels: neither nvidia-smi nor torch shows a GPU"),
         ("auto", True, {"cuda": False}, "kernels: torch 2.11.0+cpu is a build without CUDA"),
+        ("auto", True, {"visible": ""}, "kernels: CUDA_VISIBLE_DEVICES shows the service no GPU"),
         ("none", True, {"count": 8}, "kernels: kernels is none"),
     ],
 )
@@ -169,14 +170,27 @@ def test_where_nothing_is_launched_it_is_said(
 ) -> None:
     if smi:
         host(tmp_path, monkeypatch, "b300")
-    result = launch(built, kernels=kernels, **settings)
+    visible = {"CUDA_VISIBLE_DEVICES": settings["visible"]} if "visible" in settings else {}
+    result = launch(built, kernels=kernels, environment=visible, **settings)
     assert failed(result) == {}
     assert result.not_verified == [reason]
 
 
-@pytest.mark.parametrize("settings", [{}, {"cuda": False}])
-def test_required_kernels_need_a_gpu(built: Path, settings: Dict[str, Any]) -> None:
-    assert failed(launch(built, **settings)) == {"GPUs of torch": "RuntimeError: No CUDA GPUs are available"}
+@pytest.mark.parametrize(
+    ("settings", "found", "hint"),
+    [
+        ({}, "RuntimeError: No CUDA GPUs are available", ""),
+        (
+            {"cuda": False},
+            "AssertionError: Torch not compiled with CUDA enabled",
+            "torch is a build for the CPU; install the one for CUDA",
+        ),
+    ],
+)
+def test_required_kernels_need_a_gpu(built: Path, settings: Dict[str, Any], found: str, hint: str) -> None:
+    result = launch(built, **settings)
+    assert failed(result) == {"GPUs of torch": found}
+    assert result.checks[-1].hint == hint
 
 
 def test_a_torch_that_does_not_import(tmp_path: Path) -> None:
