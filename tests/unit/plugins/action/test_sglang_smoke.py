@@ -144,7 +144,9 @@ def test_a_baseline_is_recorded_of_a_server_that_meets_the_expectations_only(tmp
             seen,
             {"ddtree.fleet.sglang_smoke": holds},
             {
-                "ansible.builtin.assert": {"that": [f"{asked} and result_4.changed and result_4.figures.baseline is defined"]},
+                "ansible.builtin.assert": {
+                    "that": [f"{asked} and result_4.changed and result_4.figures.baseline is defined"]
+                },
                 "ignore_errors": False,
             },
         ],
