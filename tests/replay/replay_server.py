@@ -231,9 +231,11 @@ class Handler(BaseHTTPRequestHandler):
         if not path.startswith(base):
             self._json({"detail": "Not Found"}, 404)
             return ""
+        # As SGLang's own check of the key, which looks at the whole path: below a base path nothing is open.
+        is_open = path in OPEN_PATHS
         path = path[len(base) :]
         key = self.replay.options.api_key
-        if not key or path in OPEN_PATHS or self.headers.get("Authorization") == f"Bearer {key}":
+        if not key or is_open or self.headers.get("Authorization") == f"Bearer {key}":
             return path
         self._json({"error": "Unauthorized"}, 401)
         return ""

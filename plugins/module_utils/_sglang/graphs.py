@@ -73,9 +73,9 @@ def unverified(wanted: str, info: Dict[str, Any], counted: Passes) -> List[str]:
 
 
 def remarks(wanted: str, counted: Passes) -> List[str]:
-    """Eager passes of our concurrent generations: batches larger than what was captured run so, and may."""
+    """Some eager passes of our concurrent generations: batches larger than what was captured run so, and may."""
     eager = counted.concurrent.get(EAGER, 0)
-    if wanted != REQUIRED or not eager:
+    if wanted != REQUIRED or not eager or not counted.concurrent.get(IN_GRAPHS):
         return []
     return [
         f"{eager} decode passes of concurrent requests ran without a CUDA graph ({_shown(counted.concurrent)}); "

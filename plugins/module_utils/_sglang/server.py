@@ -66,6 +66,7 @@ class _Gate:
         self._ready: Optional[float] = None
         self._waiting = ""
         self._refused = ""
+        self._locked = ""
         self._done = False
         self._late = False
         self._until = 0.0
@@ -73,10 +74,7 @@ class _Gate:
 
     def run(self) -> GateResult:
         """Wait, prove that the unit's own process answers, and only then send it requests and the key."""
-        waited = None
-        if not self._down:
-            waited = self._talk("wait", self._options.ready_timeout + server_client.HEALTH_SECONDS)
-            self._watch()
+        waited = None if self._down else self._wait()
         self._until = time.monotonic() + self._options.gate_timeout
         if self._down:
             self._judge_unit()
@@ -93,8 +91,25 @@ class _Gate:
         self._result.figures["verdict_time"] = round(time.time(), 3)
         return self._result
 
+    def _wait(self) -> Outcome:
+        """Until the server is ready. One that has a key and a base path answers /health to those who have the key only."""
+        started = time.monotonic()
+        waited = self._talk("wait", self._options.ready_timeout + server_client.HEALTH_SECONDS)
+        self._watch()
+        if not self._locked or self._down:
+            return waited
+        if not self._options.api_key or self._foreign_holders():
+            self._refused = self._locked
+            return waited
+        locked = time.monotonic() - started
+        waited = self._talk("wait", self._options.ready_timeout + server_client.HEALTH_SECONDS, with_key=True)
+        self._watch()
+        if self._ready is not None:
+            self._ready = round(self._ready + locked, 2)
+        return waited
+
     def _ask(self) -> None:
-        outcome = self._talk("ask", self._options.gate_timeout + CLIENT_GRACE)
+        outcome = self._talk("ask", self._options.gate_timeout + CLIENT_GRACE, with_key=True)
         self._look_again(outcome)
         self._judge_unit()
         late = self._late or outcome.timed_out
@@ -115,7 +130,7 @@ class _Gate:
             hint = " | ".join(outcome.output[-5:])
             self._result.checks.append(Check("generations answered", False, "replies", found, hint))
 
-    def _talk(self, phase: str, limit: float) -> Outcome:
+    def _talk(self, phase: str, limit: float, with_key: bool = False) -> Outcome:
         options = self._options
         return run_program(
             [options.python, "-B"],
@@ -123,7 +138,7 @@ class _Gate:
             {
                 "phase": phase,
                 "url": options.url,
-                "api_key": options.api_key if phase == "ask" else "",
+                "api_key": options.api_key if with_key else "",
                 "ca_file": options.ca_file,
                 "validate_certs": options.validate_certs,
                 "ready_timeout": options.ready_timeout,
@@ -147,6 +162,8 @@ class _Gate:
             self._ready = answer["ready"]
         elif "waiting" in answer:
             self._waiting = answer["waiting"]
+        elif "locked" in answer:
+            self._locked = answer["locked"]
         elif "refused" in answer:
             self._refused = answer["refused"]
         elif "reply" in answer:

@@ -4,8 +4,9 @@
 """Runs in the release's own interpreter, sent there by program.py: talks HTTP to the server and answers what came back.
 
 Only requests, no verdicts: those are verdict.py's. It runs twice. Phase ``wait``, without the key: ``{"waiting": why}``
-while not ready, then ``{"ready": seconds}``, or ``{"refused": why}`` where waiting longer is of no use. Phase ``ask``:
-one ``{"reply": {...}}`` a request, then ``{"done": true}``, or ``{"late": true}`` when the time was up before.
+while not ready, then ``{"ready": seconds}``, ``{"locked": why}`` where even /health wants the key, or ``{"refused": why}``
+where waiting longer is of no use. Phase ``ask``: one ``{"reply": {...}}`` a request, then ``{"done": true}``, or
+``{"late": true}`` when the time was up before.
 
 One request at a time, but for those that are meant to run together: what is given up piles up in the server. The
 connection of a request that broke off is closed, by which the server knows that nobody waits any more, and nothing else
@@ -101,7 +102,8 @@ class _Client:
                 say({"refused": reply["error"]})
                 return
             if reply["status"] is not None and not 500 <= reply["status"] < 600:
-                say({"refused": f"GET /health answered {reply['status']}: {reply['excerpt']}"})
+                said = f"GET /health answered {reply['status']}: {reply['excerpt']}"
+                say({"locked" if reply["status"] in (401, 403) and not self._request["api_key"] else "refused": said})
                 return
             say({"waiting": reply["error"] or f"GET /health answered {reply['status']}"})
             attempts += 1

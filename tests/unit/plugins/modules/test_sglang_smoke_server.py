@@ -278,6 +278,23 @@ def test_tls_with_its_own_authority_a_base_path_and_a_key(server: Server, smoke:
     assert "ca_file, or set validate_certs to false" in failed(result)["ready"]
 
 
+def test_a_foreign_server_that_asks_for_the_key_at_once_never_gets_it(
+    server: Server, smoke: RunModule, tmp_path: Path
+) -> None:
+    (tmp_path / "key").write_text(KEY)
+    flags = ("--base-path", "/llm", "--api-key", "another")
+    server.start("dflash_accepted", *flags, group="/system.slice/sglang.service")
+    url = f"http://127.0.0.1:{server.port}/llm"
+    result = smoke(url=url, api_key_file=str(tmp_path / "key"))
+    assert failed(result) == {"ready": 'GET /health answered 401: {"error": "Unauthorized"}'}
+    assert journal(server).count("GET /llm/health") == 1
+    server.describe()
+    for more in ({"api_key_file": str(tmp_path / "key")}, {}):
+        started = time.monotonic()
+        assert "answered 401" in failed(smoke(url=url, ready_timeout=300, **more))["ready"]
+        assert time.monotonic() - started < 10
+
+
 def test_https_to_a_server_without_tls_ends_at_once(server: Server, smoke: RunModule) -> None:
     server.start("dflash_accepted")
     result = smoke(url=f"https://127.0.0.1:{server.port}", ready_timeout=300)

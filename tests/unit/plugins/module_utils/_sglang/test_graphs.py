@@ -142,6 +142,7 @@ def test_what_a_later_version_does_not_say_is_not_verified() -> None:
 def test_some_eager_passes_of_larger_batches_are_a_remark_and_none_in_graphs_a_failure() -> None:
     some = Passes({"decode_cuda_graph": 10}, {"decode_cuda_graph": 3, "decode_none": 4})
     assert failed("required", info(ON), some) == {}
+    assert graphs.remarks("required", Passes({}, {"decode_none": 4})) == []
     (remark,) = graphs.remarks("required", some)
     assert remark.startswith("4 decode passes of concurrent requests ran without a CUDA graph (3 decode passes in")
     none = Passes({"decode_cuda_graph": 10}, {"decode_none": 4})
