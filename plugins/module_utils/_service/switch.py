@@ -13,6 +13,7 @@ from typing import Any, Dict, List, Optional
 
 from ansible_collections.ddtree.fleet.plugins.module_utils import _systemd
 from ansible_collections.ddtree.fleet.plugins.module_utils._releases import (
+    RELEASE_ID,
     Store,
     now,
     remove_link,
@@ -268,6 +269,16 @@ def confirm(paths: Paths, marker: Marker, proof: Dict[str, Any], steps: Steps) -
         way_back.remove(paths, marker)
     with steps.trying("the history"):
         store.record("confirmed", marker.release, actor=marker.actor, run=marker.run)
+    with steps.trying("the keys of releases that are gone"):
+        _drop_keys(paths, store.releases())
+
+
+def _drop_keys(paths: Paths, releases: List[str]) -> None:
+    """Delete the key files, one a release, of releases that are not there any more."""
+    for name in read_keys(paths):
+        release = os.path.splitext(name)[0]
+        if RELEASE_ID.match(release) and release not in releases:
+            remove_link(os.path.join(paths.keys, name))
 
 
 def settle(paths: Paths) -> None:

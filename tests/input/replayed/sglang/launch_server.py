@@ -13,11 +13,14 @@ from sglang import bend
 from sglang.srt.entrypoints.http_server import launch_server
 from sglang.srt.managers import scheduler
 from sglang.srt.server_args import prepare_server_args
+from sglang.srt.speculative import dflash_worker
 
 
 def main(arguments: List[str]) -> int:
     server_args = prepare_server_args(arguments)
     chosen = bend.read()
+    if server_args.speculative_algorithm:
+        print(dflash_worker.started(server_args), flush=True)
     # As a real server's libraries do, a mapped file tells from which release the process serves.
     with open(bend.PATH, "rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ):
         if chosen.gpu_seconds is not None:
