@@ -149,7 +149,7 @@ class _Probes:
             seconds,
             progress.answer,
             watch,
-            [probe_report, probe_command_line],
+            libraries=[probe_report, probe_command_line],
         )
         self._require_mount(progress, outcome)
         if not progress.done:
