@@ -301,12 +301,15 @@ def main() -> None:
         ],
         supports_check_mode=True,
     )
+    problem = ""
     try:
         result = reach(Request(check=module.check_mode, **module.params))
     except Failure as failure:
-        module.fail_json(msg=str(failure), **failure.result)
+        problem, result = str(failure), failure.result
     for warning in result.pop("warnings", []):
         module.warn(warning)
+    if problem:
+        module.fail_json(msg=problem, **result)
     module.exit_json(**result)
 
 
