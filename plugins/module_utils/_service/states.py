@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import os
 from dataclasses import dataclass, field, replace
-from typing import Any, Callable, Dict, List, Optional, Tuple
+from typing import Any, Callable, Dict, List, Optional, Tuple, TypeVar
 
 from ansible_collections.ddtree.fleet.plugins.module_utils._releases import ReleaseError, Store
 from ansible_collections.ddtree.fleet.plugins.module_utils._secrets import Redactor
@@ -26,6 +26,7 @@ from ansible_collections.ddtree.fleet.plugins.module_utils._service.paths import
 )
 from ansible_collections.ddtree.fleet.plugins.module_utils._service.steps import STOP, WAIT, Steps, present_state
 
+T = TypeVar("T")
 MORE_SECONDS = 120  # what a restore does besides stopping and waiting, and the other way round a confirmation
 
 
@@ -71,11 +72,11 @@ def reach(request: Request) -> Dict[str, Any]:
     except (ServiceError, ReleaseError) as error:
         raise Failure(str(error), {}) from error
     steps = Steps()
-    release, files = store.active() or "", family.read(paths.units, paths.stem)
+    release, files = store.active() or "", _readable(paths)
     done, problem = _attempt(paths, store, request, steps)
     result: Dict[str, Any] = {"changed": bool(steps.taken), **done, **_times(steps)}
-    after = result.get("active", store.active() or ""), result.pop("files_after", family.read(paths.units, paths.stem))
-    result["diff"] = _diff(paths, (release, files), after)
+    files_after = result.pop("files_after") if "files_after" in result else _readable(paths)
+    result["diff"] = _diff(paths, (release, files), (result.get("active", store.active() or ""), files_after))
     try:
         result = {**_facts(paths, store), **result}
     except (ServiceError, ReleaseError, OSError) as error:
@@ -83,6 +84,14 @@ def reach(request: Request) -> Dict[str, Any]:
     if problem:
         raise Failure(problem, result)
     return result
+
+
+def _readable(paths: Paths) -> Files:
+    """The family's files for a diff; none for a user that may not read them."""
+    try:
+        return family.read(paths.units, paths.stem)
+    except PermissionError:
+        return {}
 
 
 def _attempt(paths: Paths, store: Store, request: Request, steps: Steps) -> Tuple[Dict[str, Any], str]:
@@ -121,7 +130,28 @@ def _times(steps: Steps) -> Dict[str, Any]:
     }
 
 
+class _Looks:
+    """Looks at a host as far as this user may, and remembers what it may not see."""
+
+    def __init__(self) -> None:
+        self._refused: Dict[str, str] = {}
+
+    def at(self, what: str, look: Callable[[], T], otherwise: T) -> T:
+        try:
+            return look()
+        except PermissionError as error:
+            self._refused[what] = str(error.filename)
+            return otherwise
+
+    def warnings(self) -> List[str]:
+        """One message for all of it; none when everything was seen."""
+        paths = ", ".join(dict.fromkeys(self._refused.values()))
+        what = ", ".join(self._refused)
+        return [f"this user may not read {paths}, so that {what} is not known; use become: true"] if paths else []
+
+
 def _facts(paths: Paths, store: Store) -> Dict[str, Any]:
+<<<<<<< HEAD
     """What is so on the host; what this user may not read is said in a warning."""
     warnings = []
     pending: Dict[str, Any] = {}
@@ -136,10 +166,18 @@ def _facts(paths: Paths, store: Store) -> Dict[str, Any]:
         )
     found = units.look(paths.stem, record.get("units", []))
     files = family.read(paths.units, paths.stem)
+=======
+    """What is so on the host."""
+    looks = _Looks()
+    looks.at("what is active", lambda: _reach_dest(store.dest), None)
+    marker = looks.at("what is pending", lambda: markers.load(paths), None)
+    record: Dict[str, Any] = looks.at("what was confirmed", lambda: switch.confirmed(paths), {})
+    drift: List[str] = []
+>>>>>>> a24dfa1f7f2343acd432dd5ed6fd350c7bd824c1
     return {
         "active": store.active() or "",
-        "way_back": arming.way_back_of(store),
-        "pending": pending,
+        "way_back": looks.at("the way back", lambda: arming.way_back_of(store), ""),
+        "pending": shown(marker) if marker else {},
         "confirmed": record,
         "units": [
             {
@@ -150,9 +188,10 @@ def _facts(paths: Paths, store: Store) -> Dict[str, Any]:
                 "invocation": unit.invocation if unit.up else "",
                 "since": unit.since if unit.up else "",
             }
-            for _name, unit in sorted(found.items())
+            for _name, unit in sorted(units.look(paths.stem, record.get("units", [])).items())
             if not (unit.down and unit.load == "not-found")
         ],
+<<<<<<< HEAD
         "serves": [
             {"unit": name, "url": health.server(unit)}
             for name, unit in sorted(found.items())
@@ -161,7 +200,19 @@ def _facts(paths: Paths, store: Store) -> Dict[str, Any]:
         "hand_written": family.hand_written(paths.stem, files),
         "drift": switch.drift(files, record),
         "warnings": warnings,
+=======
+        "drift": looks.at("drift", lambda: switch.drift(family.read(paths.units, paths.stem), record), drift),
+        "warnings": looks.warnings(),
+>>>>>>> a24dfa1f7f2343acd432dd5ed6fd350c7bd824c1
     }
+
+
+def _reach_dest(dest: str) -> None:
+    """Raise PermissionError where it cannot be seen what dest is."""
+    try:
+        os.lstat(dest)
+    except FileNotFoundError:
+        return
 
 
 def shown(marker: Marker) -> Dict[str, Any]:
