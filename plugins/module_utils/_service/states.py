@@ -151,29 +151,13 @@ class _Looks:
 
 
 def _facts(paths: Paths, store: Store) -> Dict[str, Any]:
-<<<<<<< HEAD
-    """What is so on the host; what this user may not read is said in a warning."""
-    warnings = []
-    pending: Dict[str, Any] = {}
-    record: Dict[str, Any] = {}
-    try:
-        marker = markers.load(paths)
-        pending = shown(marker) if marker else {}
-        record = switch.confirmed(paths)
-    except PermissionError:
-        warnings.append(
-            f"{paths.state} cannot be read as this user, so that what is pending and what was confirmed is not known; use become: true"
-        )
-    found = units.look(paths.stem, record.get("units", []))
-    files = family.read(paths.units, paths.stem)
-=======
     """What is so on the host."""
     looks = _Looks()
     looks.at("what is active", lambda: _reach_dest(store.dest), None)
     marker = looks.at("what is pending", lambda: markers.load(paths), None)
     record: Dict[str, Any] = looks.at("what was confirmed", lambda: switch.confirmed(paths), {})
-    drift: List[str] = []
->>>>>>> a24dfa1f7f2343acd432dd5ed6fd350c7bd824c1
+    found = units.look(paths.stem, record.get("units", []))
+    files: Files = looks.at("the unit files", lambda: family.read(paths.units, paths.stem), {})
     return {
         "active": store.active() or "",
         "way_back": looks.at("the way back", lambda: arming.way_back_of(store), ""),
@@ -188,10 +172,9 @@ def _facts(paths: Paths, store: Store) -> Dict[str, Any]:
                 "invocation": unit.invocation if unit.up else "",
                 "since": unit.since if unit.up else "",
             }
-            for _name, unit in sorted(units.look(paths.stem, record.get("units", [])).items())
+            for _name, unit in sorted(found.items())
             if not (unit.down and unit.load == "not-found")
         ],
-<<<<<<< HEAD
         "serves": [
             {"unit": name, "url": health.server(unit)}
             for name, unit in sorted(found.items())
@@ -199,11 +182,7 @@ def _facts(paths: Paths, store: Store) -> Dict[str, Any]:
         ],
         "hand_written": family.hand_written(paths.stem, files),
         "drift": switch.drift(files, record),
-        "warnings": warnings,
-=======
-        "drift": looks.at("drift", lambda: switch.drift(family.read(paths.units, paths.stem), record), drift),
         "warnings": looks.warnings(),
->>>>>>> a24dfa1f7f2343acd432dd5ed6fd350c7bd824c1
     }
 
 

@@ -17,26 +17,26 @@ UNIT = "sglang.service"
 def unit(command: str, active: str = "active", sub: str = "running") -> Unit:
     told = f"{{ path=/venv/bin/python ; argv[]={command} ; ignore_errors=no ; pid=1 }}" if command else ""
     return Unit(
-        UNIT, "loaded", active, sub, "success", "0", "1", "/g", False, [told] if told else [], [], "enabled", 1.0
+        UNIT, "loaded", active, sub, "success", "0", "1", "/g", False, [told] if told else [], [], "enabled", 1.0, ""
     )
 
 
 @pytest.mark.parametrize(
     ("command", "address", "url"),
     [
-        ("python -m sglang.launch_server --port 30001", "127.0.0.1:30001", "http://127.0.0.1:30001/health"),
-        ("python -m sglang.launch_server", "127.0.0.1:30000", "http://127.0.0.1:30000/health"),
-        ("python x --host 0.0.0.0 --port=8000", "0.0.0.0:8000", "http://127.0.0.1:8000/health"),
-        ("python x --host :: --port 8000", "[::]:8000", "http://[::1]:8000/health"),
-        ("python x --host 10.0.0.1 --port 1 --port 2", "10.0.0.1:2", "http://10.0.0.1:2/health"),
-        ("python x --port 1 --ssl-certfile /x.pem", "127.0.0.1:1", "https://127.0.0.1:1/health"),
+        ("python -m sglang.launch_server --port 30001", "127.0.0.1:30001", "http://127.0.0.1:30001"),
+        ("python -m sglang.launch_server", "127.0.0.1:30000", "http://127.0.0.1:30000"),
+        ("python x --host 0.0.0.0 --port=8000", "0.0.0.0:8000", "http://127.0.0.1:8000"),
+        ("python x --host :: --port 8000", "[::]:8000", "http://[::1]:8000"),
+        ("python x --host 10.0.0.1 --port 1 --port 2", "10.0.0.1:2", "http://10.0.0.1:2"),
+        ("python x --port 1 --ssl-certfile /x.pem", "127.0.0.1:1", "https://127.0.0.1:1"),
         ("/root/start.sh", "", ""),
         ("python -m sglang.launch_server --port ${PORT}", "", ""),
         ("", "", ""),
     ],
 )
 def test_where_a_server_answers(command: str, address: str, url: str) -> None:
-    assert (health.address(unit(command)), health.url(unit(command))) == (address, url)
+    assert (health.address(unit(command)), health.server(unit(command))) == (address, url)
 
 
 class Server(HTTPServer):
