@@ -37,7 +37,7 @@ class Replay:
 
     def __init__(self, options: argparse.Namespace) -> None:
         self.options = options
-        self.started = time.monotonic()
+        self.probed = 0.0
         self.generated = 0
         self.running = 0
         self.most = 0
@@ -48,7 +48,8 @@ class Replay:
         return json.loads((self.options.folder / name).read_text(encoding="utf-8"))
 
     def ready(self) -> bool:
-        return time.monotonic() - self.started >= self.options.delay_ready
+        self.probed = self.probed or time.monotonic()
+        return time.monotonic() - self.probed >= self.options.delay_ready
 
     def server_info(self) -> Any:
         info = self.recorded("server_info.json")
@@ -270,7 +271,11 @@ def parsed(arguments: Optional[List[str]] = None) -> argparse.Namespace:
         "--certificate", metavar="FILE", help="speak TLS, with the certificate and key of this PEM file"
     )
     parser.add_argument(
-        "--delay-ready", type=float, default=0.0, metavar="S", help="/health answers 503 that long or inf"
+        "--delay-ready",
+        type=float,
+        default=0.0,
+        metavar="S",
+        help="/health answers 503 that long after the first probe; inf: for ever",
     )
     parser.add_argument("--health-hangs", action="store_true", help="/health never answers")
     parser.add_argument("--no-metrics", action="store_true", help="/metrics is not there")

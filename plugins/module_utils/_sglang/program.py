@@ -64,6 +64,7 @@ class _Tail:
 
     def __init__(self, stream: IO[bytes], redactor: Redactor) -> None:
         self._kept = b""
+        self._cut = False
         self._stream = stream
         self._redactor = redactor
         self._thread = threading.Thread(target=self._read, daemon=True)
@@ -75,13 +76,16 @@ class _Tail:
                 chunk = os.read(self._stream.fileno(), 65536)
                 if not chunk:
                     return
+                self._cut = self._cut or len(self._kept) + len(chunk) > _OUTPUT_BYTES
                 self._kept = (self._kept + chunk)[-_OUTPUT_BYTES:]
         except (OSError, ValueError):
             return
 
     def lines(self, count: int = 80) -> List[str]:
         self._thread.join(timeout=2)
-        lines = [line for line in self._kept.decode("utf-8", "replace").splitlines() if line.strip()]
+        # The line that was cut may begin with half a secret, which nothing recognises.
+        whole = self._kept.partition(b"\n")[2] if self._cut else self._kept
+        lines = [line for line in whole.decode("utf-8", "replace").splitlines() if line.strip()]
         return [self._redactor.bounded(line, 400) for line in lines[-count:]]
 
 

@@ -6,6 +6,9 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
+import textwrap
 import time
 from pathlib import Path
 from typing import Any, Dict, List
@@ -326,6 +329,39 @@ def test_a_key_stays_in_however_it_is_spelled_and_wherever_it_is_cut(
     ):
         said = json.dumps(smoke(api_key_file=str(tmp_path / "key"), **changes))
         assert "CANARY" not in said.replace("matches 'CANARY'", "")
+
+
+# The key whole, on the edge of what a line may have, and on that of what is kept of all lines.
+@pytest.mark.parametrize(("before", "after"), [(0, 0), (350, 0), (0, 16384 - 30)])
+def test_a_key_in_the_traceback_of_a_client_that_crashes_stays_in(
+    server: Server, smoke: RunModule, tmp_path: Path, before: int, after: int
+) -> None:
+    key = KEY * 5
+    (tmp_path / "key").write_text(key)
+    server.start("dflash_accepted")
+    subprocess.run([sys.executable, "-m", "venv", "--without-pip", str(tmp_path / "venv")], check=True)
+    (packages,) = (tmp_path / "venv" / "lib").glob("python3*/site-packages")
+    (packages / "requests.py").write_text(
+        textwrap.dedent(f"""
+        import contextlib, types
+        class RequestException(OSError): pass
+        class exceptions:
+            InvalidURL = InvalidSchema = MissingSchema = RequestException
+        class Session:
+            def __init__(self): self.headers = {{}}
+            def __enter__(self): return self
+            def __exit__(self, *error): return None
+            def request(self, *arguments, **more):
+                if "Authorization" in self.headers:
+                    raise RuntimeError("x" * {before} + self.headers["Authorization"][7:] + "y" * {after})
+                return contextlib.nullcontext(
+                    types.SimpleNamespace(status_code=200, headers={{}}, iter_content=lambda size: [])
+                )
+        """)
+    )
+    result = smoke(python=str(tmp_path / "venv" / "bin" / "python"), api_key_file=str(tmp_path / "key"))
+    assert "exit status 1" in failed(result)["generations answered"]
+    assert "CANARY" not in json.dumps(result)
 
 
 @pytest.mark.parametrize(
