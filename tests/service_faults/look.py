@@ -116,7 +116,6 @@ def main() -> None:
     found["intact"] = bool(found["active"]) and intact(store, found["active"])
     found["unit_files"] = unit_files()
     found["confirmed"] = json.loads(confirmed.read_text(encoding="utf-8"))["release"] if confirmed.exists() else ""
-    found["history"] = [f"{event.get('event')} {event.get('release')}" for event in store.history()[-4:]]
     print(json.dumps(found))
 
 

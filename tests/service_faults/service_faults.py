@@ -36,7 +36,7 @@ ROOT = Path(__file__).resolve().parents[2]
 CACHE = Path(os.environ.get("DDTREE_CACHE", ROOT / ".cache" / "fleet"))
 KEPT = ROOT / "build" / "service_faults"
 INSIDE = "DDTREE_SERVICE_FAULTS_WORK"  # set in the process that has its own mounts
-SERVERS = {"replay": (plans.REPLAY, trial.REPLAY, 6), "real": (plans.REAL, trial.REAL, 2)}  # behaviour, limits, hosts
+SERVERS = {"replay": (plans.REPLAY, trial.REPLAY, 4), "real": (plans.REAL, trial.REAL, 2)}  # behaviour, limits, hosts
 
 
 def main() -> int:
