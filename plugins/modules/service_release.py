@@ -44,7 +44,7 @@ options:
   units:
     description:
       - The units that shall run afterwards, with O(state=armed); switching is for the same ones. Other units of the family are stopped and disabled.
-      - Only O(unit) when it is not given.
+      - Not given, those that ran when the release was last confirmed, else only O(unit).
     type: list
     elements: str
     default: []

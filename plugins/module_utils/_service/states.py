@@ -241,7 +241,7 @@ def _armed(paths: Paths, store: Store, request: Request, steps: Steps) -> Dict[s
         unit=request.unit,
         dest=store.dest,
         release=release,
-        units=request.units or [request.unit],
+        units=request.units or _units_of(paths, store, release) or [request.unit],
         run=str(request.run_id),
         actor=request.actor,
         timeout=int(request.timeout or 0),
@@ -259,6 +259,11 @@ def _armed(paths: Paths, store: Store, request: Request, steps: Steps) -> Dict[s
             switch.settle(paths)
             marker = arming.arm(paths, arming.prepare(paths, order), steps)
     return {"changed": True, "release": release, "way_back": marker.way_back}
+
+
+def _units_of(paths: Paths, store: Store, release: str) -> List[str]:
+    """The units that a release was saved with as those that run."""
+    return family.enabled(paths.stem, family.saved(store, release, paths.stem))
 
 
 def _switched(paths: Paths, store: Store, request: Request, steps: Steps) -> Dict[str, Any]:
@@ -287,7 +292,9 @@ def _would_switch(paths: Paths, store: Store, request: Request, given: Optional[
     """What switching would do; without a marker, which a check does not write, for the release that is named."""
     marker = markers.load(paths)
     release = marker.release if marker else request.release or store.active() or ""
-    names = sorted(marker.after.units) if marker else request.units or [request.unit]
+    names = (
+        sorted(marker.after.units) if marker else request.units or _units_of(paths, store, release) or [request.unit]
+    )
     arming.check_units(paths, names)
     before = marker.before if marker else present_state(paths, store.dest, units.look(paths.stem, names))
     wanted = switch.plan(paths, store, release, names, given, before)
