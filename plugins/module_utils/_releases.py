@@ -12,7 +12,7 @@ The store of ``/root/venv`` is ``/root/venv.releases``::
     history.jsonl     one event a line, fsynced: what became active when, and what its server gate said
     staging/          what is being received
     failed/           what is kept of releases that were taken back, for diagnosis
-    reserve           space that going back needs on a full disk, while a release is not confirmed
+    <family>.reserve  space that going back needs on a full disk, while a release is not confirmed
     interpreters/     base interpreters that were shipped with releases, each under the id of its own tree
 
 ``dest`` is a symbolic link to the active release. A directory at ``dest`` is one that was never deployed; it can be adopted.

@@ -7,7 +7,7 @@ from __future__ import annotations
 DOCUMENTATION = r"""
 module: service_release
 short_description: Switch a service to a release, with a way back that needs no control node
-version_added: 0.2.0
+version_added: 0.1.0
 description:
   - A service runs from O(dest), which leads to the active release (M(ddtree.fleet.venv_release)), with unit files that go with that release.
   - Switching is armed, done, proved by the caller, and confirmed. Until it is confirmed, the host itself goes back when the time is over, when
@@ -301,12 +301,15 @@ def main() -> None:
         ],
         supports_check_mode=True,
     )
+    problem = ""
     try:
         result = reach(Request(check=module.check_mode, **module.params))
     except Failure as failure:
-        module.fail_json(msg=str(failure), **failure.result)
+        problem, result = str(failure), failure.result
     for warning in result.pop("warnings", []):
         module.warn(warning)
+    if problem:
+        module.fail_json(msg=problem, **result)
     module.exit_json(**result)
 
 

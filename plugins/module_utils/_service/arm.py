@@ -67,7 +67,7 @@ def prepare(paths: Paths, order: Order) -> Marker:
         )
     store = Store(order.dest)
     store.would_activate(order.release)
-    found = units.look(paths.stem, order.units)
+    found = units.look(paths.stem, [*order.units, *family.enabled(paths.stem, family.read(paths.units, paths.stem))])
     before = present_state(paths, order.dest, found)
     _refuse_drop_ins(paths, before, found)
     back = way_back_of(store)
@@ -98,12 +98,8 @@ def arm(paths: Paths, marker: Marker, steps: Steps) -> Marker:
     python = choose_python(marker.dest)
     make_private(paths.state)
     with steps.step("reserve space"):
-        folders = [
-            (paths.state, "reserve"),
-            (store.root, "reserve"),
-            (os.path.dirname(paths.keys), f"{paths.stem}.reserve"),
-        ]
-        marker = replace(marker, reserves=markers.reserve(folders))
+        folders = [paths.state, store.root, os.path.dirname(paths.keys)]
+        marker = replace(marker, reserves=markers.reserve(folders, f"{paths.stem}.reserve"))
     with steps.step("save unit files"):
         family.save(store, store.active() or NO_RELEASE, paths.stem, family.read(paths.units, paths.stem))
     with steps.step("arm"):

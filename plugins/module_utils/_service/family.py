@@ -140,7 +140,9 @@ def given_files(stem: str, texts: Dict[str, Any]) -> Files:
                 f"files: {name} is no file of the family {stem}; it has {stem}.service, {stem}@.service, {stem}@NAME.service, "
                 "and drop-ins such as {0}.service.d/NAME.conf".format(stem)
             )
-    return {name: UnitFile(str(text).encode(), 0o644) for name, text in texts.items()}
+        if not isinstance(texts[name], str):
+            raise ServiceError(f"files: {name} must be the text of the file, not {type(texts[name]).__name__}")
+    return {name: UnitFile(text.encode(), 0o644) for name, text in texts.items()}
 
 
 def replaced(stem: str, present: Files, given: Files) -> Files:

@@ -22,10 +22,12 @@ PAUSE_SECONDS = 2.0
 
 
 def address(unit: Unit) -> str:
-    """``HOST:PORT`` that the unit's command line names; empty when it does not say it plainly."""
+    """``HOST:PORT`` that the unit's command line names, or SGLang's own; empty when it is not known."""
     command = unit.commands[-1] if unit.commands else ""
-    host, port = _flag(command, "host") or "127.0.0.1", _flag(command, "port") or str(DEFAULT_PORT)
-    if not command or not port.isdigit() or "$" in host:
+    host, port = _flag(command, "host") or "127.0.0.1", _flag(command, "port")
+    if not port and "sglang" in command:
+        port = str(DEFAULT_PORT)
+    if not port.isdigit() or "$" in host:
         return ""
     return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 

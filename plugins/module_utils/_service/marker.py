@@ -15,7 +15,7 @@ import json
 import os
 import time
 from dataclasses import dataclass, field
-from typing import Any, Dict, Iterator, List, Optional, Sequence, Tuple
+from typing import Any, Dict, Iterable, Iterator, List, Optional, Sequence
 
 from ansible_collections.ddtree.fleet.plugins.module_utils._releases import (
     remove_link,
@@ -182,10 +182,10 @@ def _holder(fd: int) -> str:
 # the reserve
 
 
-def reserve(folders: Sequence[Tuple[str, str]]) -> List[str]:
-    """Keep space on each file system of (folder, name of a file for it); gives the files. Raises ServiceError without room."""
+def reserve(folders: Sequence[str], name: str) -> List[str]:
+    """Keep space in a file of that name on each file system of some folders; gives the files. Raises ServiceError without room."""
     kept: Dict[int, str] = {}
-    for folder, name in folders:
+    for folder in folders:
         os.makedirs(folder, mode=0o755, exist_ok=True)
         kept.setdefault(os.stat(folder).st_dev, os.path.join(folder, name))
     for path in kept.values():
@@ -201,7 +201,7 @@ def reserve(folders: Sequence[Tuple[str, str]]) -> List[str]:
     return list(kept.values())
 
 
-def release(reserves: Any) -> None:
+def release(reserves: Iterable[str]) -> None:
     """Give the reserved space back."""
     for path in reserves:
         with contextlib.suppress(OSError):

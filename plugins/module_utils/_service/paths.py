@@ -97,7 +97,7 @@ def stem_of(unit: str) -> str:
 
 def is_unit(stem: str, name: str) -> bool:
     """Whether a name is a unit of the family: STEM.service, the template STEM@.service, or an instance STEM@NAME.service."""
-    return bool(re.match(rf"{re.escape(stem)}(@[A-Za-z0-9:_.-]*)?\.service\Z", name))
+    return bool(re.match(rf"{re.escape(stem)}(@[A-Za-z0-9:_.@\\-]*)?\.service\Z", name))
 
 
 def is_runnable(stem: str, name: str) -> bool:

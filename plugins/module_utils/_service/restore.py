@@ -79,7 +79,7 @@ def restore(
     secrets = diagnosis.secrets(paths)
     goal, touched = marker.before, marker.phase != markers.ARMED
     found = units.look(paths.stem, marker.units())
-    marker = _begin(paths, marker, found, reason, steps)
+    marker = _begin(paths, marker, found, Redactor(secrets).text(reason), steps)
     present = present_state(paths, marker.dest, found)
     right = _right(paths, marker, present, found, touched) if not boot else set()
     with steps.step(STOP), steps.trying("stopping"):
@@ -238,8 +238,10 @@ def _finish(
 
 def prove(store: Store, summary: Restored, stem: str, seconds: float) -> List[str]:
     """Wait until what was started is healthy, and write down what was seen. Gives what is wrong when it is not by then."""
+    if not summary.started:
+        return []
     began = time.monotonic()
-    problems = health.wait(stem, summary.started, seconds) if summary.started else []
+    problems = health.wait(stem, summary.started, seconds)
     with contextlib.suppress(OSError):
         store.record(
             "looked",

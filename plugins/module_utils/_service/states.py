@@ -5,10 +5,9 @@
 
 from __future__ import annotations
 
-import json
 import os
 from dataclasses import dataclass, field, replace
-from typing import Any, Callable, Dict, List, Optional, Tuple
+from typing import Any, Callable, Dict, List, Optional, Tuple, TypeVar
 
 from ansible_collections.ddtree.fleet.plugins.module_utils._releases import ReleaseError, Store
 from ansible_collections.ddtree.fleet.plugins.module_utils._secrets import Redactor
@@ -23,11 +22,11 @@ from ansible_collections.ddtree.fleet.plugins.module_utils._service.paths import
     Paths,
     ServiceError,
     boot_id,
-    missing_ok,
     stem_of,
 )
 from ansible_collections.ddtree.fleet.plugins.module_utils._service.steps import STOP, Steps, present_state
 
+T = TypeVar("T")
 MORE_SECONDS = 120  # what a restore does besides stopping and waiting, and the other way round a confirmation
 
 
@@ -73,10 +72,10 @@ def reach(request: Request) -> Dict[str, Any]:
     except (ServiceError, ReleaseError) as error:
         raise Failure(str(error), {}) from error
     steps = Steps()
-    release, files = store.active() or "", family.read(paths.units, paths.stem)
+    release, files = store.active() or "", _readable(paths)
     done, problem = _attempt(paths, store, request, steps)
     result: Dict[str, Any] = {"changed": bool(steps.taken), **done, **_times(steps)}
-    files_after = result.pop("files_after", None) or family.read(paths.units, paths.stem)
+    files_after = result.pop("files_after") if "files_after" in result else _readable(paths)
     result["diff"] = _diff(paths, (release, files), (result.get("active", store.active() or ""), files_after))
     try:
         result = {**_facts(paths, store), **result}
@@ -85,6 +84,14 @@ def reach(request: Request) -> Dict[str, Any]:
     if problem:
         raise Failure(problem, result)
     return result
+
+
+def _readable(paths: Paths) -> Files:
+    """The family's files for a diff; none for a user that may not read them."""
+    try:
+        return family.read(paths.units, paths.stem)
+    except PermissionError:
+        return {}
 
 
 def _attempt(paths: Paths, store: Store, request: Request, steps: Steps) -> Tuple[Dict[str, Any], str]:
@@ -115,24 +122,37 @@ def _times(steps: Steps) -> Dict[str, Any]:
     return {"steps": steps.taken, "teardown_seconds": steps.seconds(STOP), "remarks": steps.remarks, **started}
 
 
+class _Looks:
+    """Looks at a host as far as this user may, and remembers what it may not see."""
+
+    def __init__(self) -> None:
+        self._refused: Dict[str, str] = {}
+
+    def at(self, what: str, look: Callable[[], T], otherwise: T) -> T:
+        try:
+            return look()
+        except PermissionError as error:
+            self._refused[what] = str(error.filename)
+            return otherwise
+
+    def warnings(self) -> List[str]:
+        """One message for all of it; none when everything was seen."""
+        paths = ", ".join(dict.fromkeys(self._refused.values()))
+        what = ", ".join(self._refused)
+        return [f"this user may not read {paths}, so that {what} is not known; use become: true"] if paths else []
+
+
 def _facts(paths: Paths, store: Store) -> Dict[str, Any]:
-    """What is so on the host; what this user may not read is said in a warning."""
-    warnings = []
-    pending: Dict[str, Any] = {}
-    record: Dict[str, Any] = {}
-    try:
-        marker = markers.load(paths)
-        pending = shown(marker) if marker else {}
-        record = switch.confirmed(paths)
-    except PermissionError:
-        warnings.append(
-            f"{paths.state} cannot be read as this user, so that what is pending and what was confirmed is not known; use become: true"
-        )
-    found = units.look(paths.stem, record.get("units", []))
+    """What is so on the host."""
+    looks = _Looks()
+    looks.at("what is active", lambda: _reach_dest(store.dest), None)
+    marker = looks.at("what is pending", lambda: markers.load(paths), None)
+    record: Dict[str, Any] = looks.at("what was confirmed", lambda: switch.confirmed(paths), {})
+    drift: List[str] = []
     return {
         "active": store.active() or "",
-        "way_back": arming.way_back_of(store),
-        "pending": pending,
+        "way_back": looks.at("the way back", lambda: arming.way_back_of(store), ""),
+        "pending": shown(marker) if marker else {},
         "confirmed": record,
         "units": [
             {
@@ -141,11 +161,20 @@ def _facts(paths: Paths, store: Store) -> Dict[str, Any]:
                 "enabled": unit.enabled,
                 "invocation": unit.invocation if unit.up else "",
             }
-            for _name, unit in sorted(found.items())
+            for _name, unit in sorted(units.look(paths.stem, record.get("units", [])).items())
+            if not (unit.down and unit.load == "not-found")
         ],
-        "drift": switch.drift(family.read(paths.units, paths.stem), record),
-        "warnings": warnings,
+        "drift": looks.at("drift", lambda: switch.drift(family.read(paths.units, paths.stem), record), drift),
+        "warnings": looks.warnings(),
     }
+
+
+def _reach_dest(dest: str) -> None:
+    """Raise PermissionError where it cannot be seen what dest is."""
+    try:
+        os.lstat(dest)
+    except FileNotFoundError:
+        return
 
 
 def shown(marker: Marker) -> Dict[str, Any]:
@@ -263,7 +292,7 @@ def _confirmed(paths: Paths, store: Store, request: Request, steps: Steps) -> Di
 def _restored(paths: Paths, store: Store, request: Request, steps: Steps) -> Dict[str, Any]:
     pending = markers.load(paths)
     if request.check:
-        return {"changed": True, "release": pending.release, "active": pending.way_back} if pending else {}
+        return _would_restore(pending) if pending else {}
     if pending is None:
         return _restored_before(paths)
     with markers.locked(paths, "taking the way back", pending.stop_timeout + pending.free_timeout + MORE_SECONDS):
@@ -275,7 +304,7 @@ def _restored(paths: Paths, store: Store, request: Request, steps: Steps) -> Dic
             marker,
             steps,
             request.reason or "it was asked for",
-            request.actor or "a module",
+            "module",
             request.verdict or "",
         )
     problems = done.not_started
@@ -292,9 +321,14 @@ def _restored(paths: Paths, store: Store, request: Request, steps: Steps) -> Dic
     }
 
 
+def _would_restore(pending: Marker) -> Dict[str, Any]:
+    active = os.path.basename(pending.before.link or "")
+    return {"changed": True, "release": pending.release, "active": active, "files_after": pending.before.files}
+
+
 def _restored_before(paths: Paths) -> Dict[str, Any]:
     """Nothing is pending: what the last way back that was taken had to say, which may be of the timer."""
-    last = json.loads(missing_ok(paths.restored) or b"{}")
+    last = switch.last_restored(paths)
     return {name: last[name] for name in ("release", "way_back", "kept") if last.get(name)}
 
 

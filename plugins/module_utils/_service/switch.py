@@ -70,10 +70,7 @@ def own(paths: Paths, unit: str, run: str) -> Marker:
 
 def _what_became(paths: Paths) -> str:
     """How the last marker of this family went away, for a message."""
-    try:
-        last = json.loads(missing_ok(paths.restored) or b"{}")
-    except ValueError:
-        return ""
+    last = last_restored(paths)
     if not last:
         return ""
     kept = f"; what failed is kept in {last['kept']}" if last.get("kept") else ""
@@ -83,9 +80,18 @@ def _what_became(paths: Paths) -> str:
     )
 
 
+def last_restored(paths: Paths) -> Dict[str, Any]:
+    """What the last way back that was taken had to say; empty when none was since the last confirmation."""
+    try:
+        data: Dict[str, Any] = json.loads(missing_ok(paths.restored) or b"{}")
+        return data
+    except ValueError:
+        return {}
+
+
 def plan(paths: Paths, store: Store, release: str, names: List[str], given: Optional[Files], before: State) -> Plan:
     """What is to be done to serve ``release`` with ``names`` as the units that run and ``given`` as their unit files."""
-    found = units.look(paths.stem, names)
+    found = units.look(paths.stem, [*names, *family.enabled(paths.stem, family.read(paths.units, paths.stem))])
     present = present_state(paths, store.dest, found)
     files = _files(paths, store, release, names, given, present)
     link = os.path.join(os.path.basename(store.root), store.need(release) and release)
@@ -153,6 +159,7 @@ def switch(paths: Paths, marker: Marker, given: Optional[Files], steps: Steps) -
     with steps.step("reload"):
         if set(names) - set(family.enabled(paths.stem, wanted.goal.files)):
             units.systemctl("enable", "--no-reload", "--quiet", "--", *names)
+            _refuse_not_enabled(paths, names)
         reload()
     found = units.look(paths.stem, names)
     refuse_overriding(elsewhere(paths, found))
@@ -182,6 +189,15 @@ def _wait_until_free(paths: Paths, marker: Marker, wanted: Plan) -> None:
         raise ServiceError(
             f"{marker.free_timeout} s after {marker.unit} stopped, what the new server needs is still held: {'; '.join(held)}. "
             "End those processes, or give the server other ports or GPUs"
+        )
+
+
+def _refuse_not_enabled(paths: Paths, names: List[str]) -> None:
+    missing = set(names) - set(family.enabled(paths.stem, family.read(paths.units, paths.stem)))
+    if missing:
+        raise ServiceError(
+            f"{', '.join(sorted(missing))} would not start at boot; its unit file needs an [Install] section with "
+            "WantedBy=multi-user.target"
         )
 
 

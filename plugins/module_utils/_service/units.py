@@ -6,12 +6,13 @@
 from __future__ import annotations
 
 import contextlib
+import glob
 import os
 import signal
 import subprocess
 import time
 from dataclasses import dataclass
-from typing import Dict, Iterable, List, Sequence, Set
+from typing import Dict, Iterable, Iterator, List, Sequence, Set
 
 from ansible_collections.ddtree.fleet.plugins.module_utils._service.paths import Paths, ServiceError, is_runnable
 
@@ -140,7 +141,15 @@ def stop(paths: Paths, units: Sequence[Unit], groups: Dict[str, str], seconds: f
                 "that waits for a device cannot be ended: look at the kernel log"
             )
     for unit in units:
-        _end_left(paths, unit.name, {unit.group, groups.get(unit.name, "")})
+        _end_left(paths, unit.name, {unit.group, groups.get(unit.name, ""), *_groups_named(paths, unit.name)})
+
+
+def _groups_named(paths: Paths, name: str) -> Iterator[str]:
+    """The control groups that carry a unit's name: what one that ended long ago left is there, whatever systemd still knows."""
+    for hierarchy in paths.control_groups:
+        for place in ("/system.slice/", "/system.slice/*/"):
+            for found in glob.glob(glob.escape(hierarchy) + place + glob.escape(name)):
+                yield found[len(hierarchy) :]
 
 
 def _await_down(stem: str, names: Sequence[str], seconds: float) -> List[str]:

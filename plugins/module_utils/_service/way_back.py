@@ -82,7 +82,7 @@ def texts(paths: Paths, marker: Marker, python: str, startup: float) -> Dict[str
         "since_startup": math.ceil(marker.monotonic - startup) + marker.timeout,
         "service": paths.timer_service,
         "family": " ".join(sorted({*marker.units(), f"{paths.stem}.service"})),
-        "marker": _word(paths.marker),
+        "marker": paths.marker,
         "mounts": " ".join(map(_word, (os.path.dirname(marker.dest), store, paths.state))),
         "command": f"{_word(python)} -I {_word(paths.program)}",
         "root": f"--root {_word(paths.root)} " if paths.root else "",

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, Callable, Dict
 
 import pytest
-from ansible_collections.ddtree.fleet.plugins.module_utils._service import arm, free
+from ansible_collections.ddtree.fleet.plugins.module_utils._service import arm, free, units
 from ansible_collections.ddtree.fleet.plugins.module_utils._service import marker as markers
 from ansible_collections.ddtree.fleet.plugins.module_utils._service.paths import ServiceError
 from ansible_collections.ddtree.fleet.plugins.module_utils._service.states import Failure
@@ -393,6 +393,32 @@ def test_without_root_what_cannot_be_read_is_said(host: ServiceHost, monkeypatch
     present = host.ask("present")
     assert (present["active"], present["pending"], present["confirmed"]) == (A, {}, {})
     assert [unit["name"] for unit in present["units"]] == [UNIT]
-    assert present["warnings"][0].startswith(f"{host.paths.state} cannot be read as this user")
+    assert present["warnings"] == [
+        f"this user may not read {host.paths.marker}, so that what is pending is not known; use become: true"
+    ]
     with pytest.raises(Failure, match=r"pending.json: Permission denied; this needs root, use become: true"):
         host.restore()
+
+
+def test_a_unit_that_would_not_start_at_boot_is_refused(host: ServiceHost, monkeypatch: pytest.MonkeyPatch) -> None:
+    host.arm()
+    monkeypatch.setattr(host.systemd, "enable", lambda *_args: None)
+    with pytest.raises(Failure, match=rf"{UNIT} would not start at boot; its unit file needs an \[Install\] section"):
+        host.switch()
+    assert host.running() == []
+
+
+def test_a_unit_file_must_be_text(host: ServiceHost) -> None:
+    host.arm()
+    with pytest.raises(Failure, match=f"files: {UNIT} must be the text of the file, not int"):
+        host.ask("switched", files={UNIT: 1})
+
+
+def test_processes_of_a_server_that_ended_long_ago_are_found(host: ServiceHost) -> None:
+    host.serve()
+    host.systemctl("kill", UNIT)
+    (host.systemd.groups / UNIT / "cgroup.procs").write_text("4194303\n")
+    found = units.look("sglang")[UNIT]
+    assert found.down
+    assert units._processes(host.paths, units._groups_named(host.paths, UNIT)) == [4194303]
+    assert list(units._groups_named(host.paths, "other.service")) == []

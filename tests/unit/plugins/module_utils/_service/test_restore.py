@@ -89,7 +89,7 @@ def test_going_back_brings_everything_back(host: ServiceHost, before: Callable[[
     assert host.picture() == picture
     assert host.nothing_is_left()
     event = [event for event in host.store.history() if event["event"] == "restored"][-1]
-    assert (event["before"], event["by"]) == (B, "timer" if by == "timer" else "a module")
+    assert (event["before"], event["by"]) == (B, by)
     assert host.restore()["changed"] is False
     assert host.picture() == picture
 
