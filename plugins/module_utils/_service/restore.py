@@ -10,10 +10,11 @@ is to come back once that is on disk, a unit that started after that moment is n
 from __future__ import annotations
 
 import contextlib
+import errno
 import json
 import time
 from dataclasses import asdict, dataclass, field, replace
-from typing import Dict, List, Optional, Set
+from typing import Callable, Dict, List, Optional, Set, TypeVar
 
 from ansible_collections.ddtree.fleet.plugins.module_utils._releases import (
     NO_RELEASE,
@@ -49,6 +50,8 @@ from ansible_collections.ddtree.fleet.plugins.module_utils._service.steps import
 )
 from ansible_collections.ddtree.fleet.plugins.module_utils._service.units import Unit
 
+T = TypeVar("T")
+
 
 @dataclass(frozen=True)
 class Restored:
@@ -75,7 +78,6 @@ def restore(
 
     Raises ServiceError or OSError only where going on would make it worse; the marker stays then, and running it again goes on.
     """
-    markers.release(marker.reserves)
     secrets = diagnosis.secrets(paths)
     goal, touched = marker.before, marker.phase != markers.ARMED
     found = units.look(paths.stem, marker.units())
@@ -87,10 +89,10 @@ def restore(
         stop = [unit for name, unit in sorted(found.items()) if name not in right]
         units.stop(paths, stop, {**groups_of(goal), **groups_of(marker.after)}, marker.stop_timeout)
     with steps.step("link"):
-        changed = lead(marker.dest, goal.link)
+        changed = _making_room(marker, lambda: lead(marker.dest, goal.link))
     with steps.step("unit files"):
-        changed = bool(family.write(paths.units, paths.stem, goal.files)) or changed
-        changed = bool(family.make(paths.keys, read_keys(paths), {**read_keys(paths), **goal.keys})) or changed
+        changed = bool(_making_room(marker, lambda: family.write(paths.units, paths.stem, goal.files))) or changed
+        changed = bool(_making_room(marker, lambda: _lay_keys(paths, goal))) or changed
     start = [name for name, unit in sorted(goal.units.items()) if unit.active and name not in right]
     if changed or touched or start:
         with steps.step("reload"):
@@ -115,6 +117,23 @@ def restore(
                 summary, kept=_keep(paths, marker, summary, Redactor({*secrets, *diagnosis.secrets(paths)}))
             )
     return _finish(paths, marker, replace(summary, remarks=list(steps.remarks)), started, verdict, steps)
+
+
+def _making_room(marker: Marker, write: Callable[[], T]) -> T:
+    """Write; on a full disk with the space that was kept for that, which is given back no sooner: who fills the disk would take it too."""
+    try:
+        return write()
+    except OSError as error:
+        if error.errno not in (errno.ENOSPC, errno.EDQUOT):
+            raise
+    markers.release(marker.reserves)
+    return write()
+
+
+def _lay_keys(paths: Paths, goal: State) -> List[str]:
+    """Put the keys of before back; newer ones stay until what they were for has ended."""
+    present = read_keys(paths)
+    return family.make(paths.keys, present, {**present, **goal.keys})
 
 
 def _begin(paths: Paths, marker: Marker, found: Dict[str, Unit], reason: str, steps: Steps) -> Marker:

@@ -126,16 +126,18 @@ def install(paths: Paths, marker: Marker, python: str) -> None:
 
 
 def remove(paths: Paths, marker: Marker) -> None:
-    """Disarm: the marker goes first, which is what counts; what is left of the rest when this is cut off does nothing by itself."""
+    """Disarm. Once the marker is gone, what is left of the rest when this is cut off does nothing by itself."""
+    markers.release(marker.reserves)
     markers.forget(paths)
     clean(paths)
-    markers.release(marker.reserves)
 
 
 def clean(paths: Paths) -> None:
     """Remove the units, the program and the note of an earlier restore; also while one of the units is running this."""
     with contextlib.suppress(ServiceError):
         units.systemctl("stop", "--no-block", "--", paths.timer)
+    for service in (paths.timer_service, paths.boot_service):
+        _end_other(service)
     for name in (*_links(paths), paths.timer, paths.timer_service, paths.boot_service):
         remove_link(os.path.join(paths.units, name))
     sync_directory(paths.units)
@@ -143,6 +145,16 @@ def clean(paths: Paths) -> None:
         units.systemctl("daemon-reload")
     for path in (paths.laid, paths.program, *_cut_off(paths)):
         remove_link(path)
+
+
+def _end_other(service: str) -> None:
+    """End a run of the program that waits for its turn, or still reads itself: nothing is left for it to do. Not the one that runs this."""
+    with contextlib.suppress(ServiceError):
+        shown = units.systemctl("show", "--property=ActiveState,InvocationID", "--", service)
+        values = dict(line.split("=", 1) for line in shown.splitlines() if "=" in line)
+        running = values.get("ActiveState") in ("activating", "active")
+        if running and values.get("InvocationID") != os.environ.get("INVOCATION_ID"):
+            units.systemctl("stop", "--", service)
 
 
 def _cut_off(paths: Paths) -> Iterator[str]:

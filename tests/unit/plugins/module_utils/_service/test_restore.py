@@ -258,15 +258,24 @@ def test_a_full_disk_does_not_stop_it(host: ServiceHost, monkeypatch: pytest.Mon
     assert [remark for remark in result["remarks"] if remark.startswith("the history") and "No space left" in remark]
 
 
-def test_the_reserve_is_given_back_first(host: ServiceHost, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_disk_that_is_full_takes_what_was_reserved(host: ServiceHost, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Not before it is needed: a disk that fills up while a server is stopped would be full again."""
     serving(host)
-    host.arm()
+    picture = host.picture()
+    switched(host)
     reserves = list(host.root.rglob("*reserve"))
     assert sorted(path.stat().st_size for path in reserves) == [4096]
-    monkeypatch.setattr(
-        units, "look", lambda *_args: pytest.fail("looked before") if any(map(Path.exists, reserves)) else {}
-    )
-    host.program()
+    real = os.fsync
+
+    def full(fd: int) -> None:
+        if any(map(Path.exists, reserves)):
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        real(fd)
+
+    monkeypatch.setattr(_releases.os, "fsync", full)
+    host.restore()
+    assert host.picture() == picture
+    assert host.nothing_is_left()
 
 
 def test_a_stubborn_server_is_killed_when_its_time_is_over(host: ServiceHost) -> None:
