@@ -42,7 +42,13 @@ def query(kind: str, fields: tuple[str, ...]) -> List[Dict[str, str]]:
     command = ["nvidia-smi", f"--query-{kind}={','.join(fields)}", "--format=csv,noheader,nounits"]
     try:
         done = subprocess.run(  # pylint: disable=ansible-bad-function
-            command, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=ANSWER_SECONDS, check=False
+            command,
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            errors="replace",
+            timeout=ANSWER_SECONDS,
+            check=False,
         )
     except FileNotFoundError:
         return []
@@ -60,7 +66,7 @@ def gpus() -> List[Dict[str, Any]]:
     """The GPUs by index: name, compute capability such as ``10.3``, memory in MiB, driver, whether MIG is on."""
     return [
         {
-            "index": int(row["index"]),
+            "index": _whole(row, "index"),
             "name": row["name"],
             "uuid": row["uuid"],
             "compute_capability": row["compute_cap"],
@@ -95,7 +101,7 @@ def foreign_gpu_processes(*own_groups: str, among: Sequence[Dict[str, Any]] = ()
     wanted = {gpu["uuid"] for gpu in among}
     found: Dict[int, Dict[str, Any]] = {}
     for row in query("compute-apps", APP_FIELDS):
-        pid, uuid = int(row["pid"]), row["gpu_uuid"]
+        pid, uuid = _whole(row, "pid"), row["gpu_uuid"]
         if (wanted and uuid in indices and uuid not in wanted) or any(_in_group(pid, group) for group in own_groups):
             continue
         command = _command(pid) or REDACTOR.bounded(row["process_name"], COMMAND_LIMIT)
@@ -154,6 +160,13 @@ def facts(
             for unit, state in states.items()
         ],
     }
+
+
+def _whole(row: Dict[str, str], field: str) -> int:
+    """A number that must be one; nvidia-smi writes [N/A] or [Unknown Error] where the driver is in trouble."""
+    if not row[field].isdigit():
+        raise HostError(f"nvidia-smi says {field} {row[field][:60]!r}; look at the driver and the kernel log")
+    return int(row[field])
 
 
 def _number(text: str) -> int:

@@ -14,7 +14,6 @@ from ansible_collections.ddtree.fleet.plugins.module_utils._hashing import hash_
 from ansible_collections.ddtree.fleet.plugins.module_utils._index import HashIndex, index_path
 from ansible_collections.ddtree.fleet.plugins.module_utils._lease import DEFAULT_MINUTES, Lease
 from ansible_collections.ddtree.fleet.plugins.module_utils._releases import (
-    GOOD,
     NO_RELEASE,
     ReleaseError,
     Store,
@@ -63,7 +62,7 @@ def reach(request: Request) -> Dict[str, Any]:
     after = store.active() or ""
     if request.check and request.state in ("active", "inactive"):
         after = release if request.state == "active" else ""
-    result.update(active=after, way_back=_way_back(store), store=store.listing(), lock=Lease(store.dest).holder())
+    result.update(active=after, way_back=store.way_back(), store=store.listing(), lock=Lease(store.dest).holder())
     result["diff"] = {"before": {"active": before}, "after": {"active": after}}
     return result
 
@@ -75,13 +74,6 @@ def _resolve(store: Store, release: Optional[str]) -> str:
     if not found:
         raise ReleaseError(f"{store.dest} has no previous release that served well, so there is no way back")
     return found
-
-
-def _way_back(store: Store) -> str:
-    active = store.active()
-    if active and store.verdict(active) in GOOD:
-        return active
-    return store.previous() or ""
 
 
 def _present(store: Store, request: Request, release: str) -> Dict[str, Any]:

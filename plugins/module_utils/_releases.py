@@ -156,6 +156,11 @@ class Store:
                     return str(release)
         return None
 
+    def way_back(self) -> str:
+        """What a deployment now would go back to: the active release unless its last server gate failed, else the previous good one."""
+        active = self.active()
+        return active if active and self.verdict(active) != "failed" else self.previous() or ""
+
     def listing(self) -> Dict[str, Any]:
         """Everything above as data, for a module's result."""
         return {

@@ -12,7 +12,7 @@ import select
 import subprocess
 import time
 from dataclasses import dataclass
-from typing import IO, Callable, Dict, Iterator, List, Optional, Sequence, Tuple, cast
+from typing import IO, Callable, Dict, Iterator, List, Optional, Sequence, Set, Tuple, cast
 
 from ansible_collections.ddtree.fleet.plugins.module_utils._files import read_beginning
 from ansible_collections.ddtree.fleet.plugins.module_utils._secrets import Redactor
@@ -22,6 +22,8 @@ PROPERTIES = (
     "EnvironmentFiles"
 )
 ANSWER_SECONDS = 30
+# Where the control groups of units stand: in the one hierarchy of today, or in one of two of an older host.
+CONTROL_GROUPS = ("/sys/fs/cgroup", "/sys/fs/cgroup/unified", "/sys/fs/cgroup/systemd")
 LINE_LIMIT = 400
 # What is read of one line of a whole journal, and of one file of variables.
 LONGEST_LINE = 1 << 16
@@ -259,12 +261,18 @@ def _process_setting(content: bytes, name: str) -> Optional[str]:
 
 def _processes(state: UnitState) -> List[int]:
     """The main process, and all others of the unit's control group: a wrapper may set what the unit does not."""
-    pids = {state.main_pid} if state.main_pid else set()
-    if state.control_group.strip("/"):
-        for folder, _folders, _files in os.walk(f"/sys/fs/cgroup{state.control_group}"):
-            try:
-                with open(os.path.join(folder, "cgroup.procs"), encoding="ascii") as stream:
-                    pids |= {int(line) for line in stream if line.strip().isdigit()}
-            except OSError:
-                continue
-    return sorted(pids)
+    return sorted({*processes_of(state.control_group), *([state.main_pid] if state.main_pid else [])})
+
+
+def processes_of(group: str, hierarchies: Sequence[str] = CONTROL_GROUPS) -> List[int]:
+    """The processes in a control group and those below it. The root group is nobody's own."""
+    found: Set[int] = set()
+    for hierarchy in hierarchies if group.strip("/") else ():
+        for folder, _folders, names in os.walk(hierarchy + group):
+            if "cgroup.procs" in names:
+                try:
+                    with open(os.path.join(folder, "cgroup.procs"), encoding="ascii") as file:
+                        found.update(int(line) for line in file.read().split())
+                except OSError:  # the group is gone meanwhile
+                    continue
+    return sorted(found)

@@ -105,7 +105,9 @@ options:
     type: str
     default: ""
   run_id:
-    description: The run that arms. Only the same one switches and confirms. Required for these.
+    description:
+      - The run that arms. Only the same one switches and confirms. Required for these.
+      - With O(state=restored), only what this run armed is taken back. Not given, whatever is pending.
     type: str
 attributes:
   check_mode:

@@ -70,7 +70,7 @@ def prepare(paths: Paths, order: Order) -> Marker:
     found = units.look(paths.stem, [*order.units, *family.enabled(paths.stem, family.read(paths.units, paths.stem))])
     before = present_state(paths, order.dest, found)
     _refuse_drop_ins(paths, before, found)
-    back = way_back_of(store)
+    back = store.way_back()
     return Marker(
         unit=order.unit,
         dest=order.dest,
@@ -102,12 +102,17 @@ def arm(paths: Paths, marker: Marker, steps: Steps) -> Marker:
         marker = replace(marker, reserves=markers.reserve(folders, f"{paths.stem}.reserve"))
     with steps.step("save unit files"):
         family.save(store, store.active() or NO_RELEASE, paths.stem, family.read(paths.units, paths.stem))
-    with steps.step("arm"):
-        remove_link(paths.laid)
-        program.write(paths.program)
-        check_program(python, paths)
-        way_back.install(paths, marker, python)
-        return markers.store(paths, marker)
+    try:
+        with steps.step("arm"):
+            remove_link(paths.laid)
+            program.write(paths.program)
+            check_program(python, paths)
+            way_back.install(paths, marker, python)
+            return markers.store(paths, marker)
+    except (ServiceError, OSError):
+        markers.release(marker.reserves)
+        way_back.clean(paths)
+        raise
 
 
 def choose_python(dest: str) -> str:
@@ -205,12 +210,6 @@ def refuse_overriding(paths: Sequence[str]) -> None:
             f"{', '.join(paths)} sets ExecStart=, so that systemd would run something else than the release; move what it sets into "
             "the variables of the deployment, and remove it"
         )
-
-
-def way_back_of(store: Store) -> str:
-    """The release to go back to: the active one unless its last server gate failed, else the last good one; empty for none."""
-    active = store.active()
-    return active if active and store.verdict(active) != "failed" else store.previous() or ""
 
 
 def _goal(store: Store, stem: str, present: State, back: str) -> State:

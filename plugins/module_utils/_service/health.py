@@ -25,7 +25,7 @@ def address(unit: Unit) -> str:
     """``HOST:PORT`` that the unit's command line names, or SGLang's own; empty when it is not known."""
     command = unit.commands[-1] if unit.commands else ""
     host, port = _flag(command, "host") or "127.0.0.1", _flag(command, "port")
-    if not port and "sglang" in command:
+    if not port and "sglang.launch_server" in command:
         port = str(DEFAULT_PORT)
     if not port.isdigit() or "$" in host:
         return ""

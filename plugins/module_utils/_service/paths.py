@@ -10,6 +10,8 @@ import re
 from dataclasses import dataclass
 from typing import List
 
+from ansible_collections.ddtree.fleet.plugins.module_utils import _systemd
+
 _STEM = re.compile(r"[A-Za-z0-9_][A-Za-z0-9:_.-]*\Z")
 
 
@@ -69,8 +71,7 @@ class Paths:
 
     @property
     def control_groups(self) -> List[str]:
-        """Where the control groups of units stand: in the one hierarchy of today, or in one of two of an older host."""
-        return [self.root + "/sys/fs/cgroup" + part for part in ("", "/unified", "/systemd")]
+        return [self.root + hierarchy for hierarchy in _systemd.CONTROL_GROUPS]
 
     @property
     def timer(self) -> str:

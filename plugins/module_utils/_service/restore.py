@@ -60,6 +60,7 @@ class Restored:
 
     release: str
     way_back: str
+    run: str
     time: str
     reason: str
     by: str
@@ -103,6 +104,7 @@ def restore(
     summary = Restored(
         marker.release,
         marker.way_back,
+        marker.run,
         marker.taken,
         marker.reason,
         by,
@@ -207,7 +209,6 @@ def _keep(paths: Paths, marker: Marker, summary: Restored, redactor: Redactor) -
     before = {unit.invocation for unit in marker.before.units.values()}
     reason = {
         **asdict(summary),
-        "run": marker.run,
         "actor": marker.actor,
         "armed": marker.armed,
         "timeout": marker.timeout,

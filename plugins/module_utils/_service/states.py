@@ -160,7 +160,7 @@ def _facts(paths: Paths, store: Store) -> Dict[str, Any]:
     files: Files = looks.at("the unit files", lambda: family.read(paths.units, paths.stem), {})
     return {
         "active": store.active() or "",
-        "way_back": looks.at("the way back", lambda: arming.way_back_of(store), ""),
+        "way_back": looks.at("the way back", store.way_back, ""),
         "pending": shown(marker) if marker else {},
         "confirmed": record,
         "units": [
@@ -291,6 +291,8 @@ def _as_asked(marker: Marker, request: Request) -> Marker:
 def _would_switch(paths: Paths, store: Store, request: Request, given: Optional[Files]) -> Dict[str, Any]:
     """What switching would do; without a marker, which a check does not write, for the release that is named."""
     marker = markers.load(paths)
+    if marker and marker.run != request.run_id:  # what a run left that is not this one is taken back before
+        marker = None
     release = marker.release if marker else request.release or store.active() or ""
     names = (
         sorted(marker.after.units) if marker else request.units or _units_of(paths, store, release) or [request.unit]
@@ -305,8 +307,7 @@ def _confirmed(paths: Paths, store: Store, request: Request, steps: Steps) -> Di
     if request.verdict == "failed":
         raise ServiceError("a release whose gate failed is not confirmed; take the way back with state=restored")
     if request.check:
-        marker = markers.load(paths)
-        return {"changed": marker is not None and marker.run == request.run_id}
+        return {"changed": True, "release": switch.own(paths, request.unit, str(request.run_id)).release}
     with markers.locked(paths, "confirming"):
         marker = switch.own(paths, request.unit, str(request.run_id))
         switch.confirm(paths, marker, request.proof, steps)
@@ -317,12 +318,12 @@ def _restored(paths: Paths, store: Store, request: Request, steps: Steps) -> Dic
     pending = markers.load(paths)
     if request.check:
         return _would_restore(pending) if pending else {}
-    if pending is None:
-        return _restored_before(paths)
+    if pending is None or _is_another(pending, request):
+        return _restored_before(paths, request)
     with markers.locked(paths, "taking the way back", pending.stop_timeout + pending.free_timeout + MORE_SECONDS):
         marker = markers.load(paths)
-        if marker is None:
-            return _restored_before(paths)
+        if marker is None or _is_another(marker, request):
+            return _restored_before(paths, request)
         done = restoring.restore(
             paths,
             marker,
@@ -350,9 +351,16 @@ def _would_restore(pending: Marker) -> Dict[str, Any]:
     return {"changed": True, "release": pending.release, "active": active, "files_after": pending.before.files}
 
 
-def _restored_before(paths: Paths) -> Dict[str, Any]:
-    """Nothing is pending: what the last way back that was taken had to say, which may be of the timer."""
+def _is_another(marker: Marker, request: Request) -> bool:
+    """Whether the marker is of another run than the one that asks; nobody in particular asks for whatever is pending."""
+    return bool(request.run_id) and marker.run != request.run_id
+
+
+def _restored_before(paths: Paths, request: Request) -> Dict[str, Any]:
+    """Nothing of this run is pending: what the last way back that was taken had to say, by the timer maybe, where it was of this run."""
     last = switch.last_restored(paths)
+    if request.run_id and last.get("run") != request.run_id:
+        return {}
     return {name: last[name] for name in ("release", "way_back", "kept") if last.get(name)}
 
 

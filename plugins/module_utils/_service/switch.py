@@ -44,7 +44,10 @@ from ansible_collections.ddtree.fleet.plugins.module_utils._service.units import
 
 @dataclass(frozen=True)
 class Plan:
-    """What switching changes: the state to reach, what of it differs, and the units that have to stop and start for it."""
+    """What switching changes: the state to reach, what of it differs, and the units that have to stop and start for it.
+
+    Units that are down are among those to stop: what they left of their processes is ended.
+    """
 
     goal: State
     link: bool
@@ -54,7 +57,7 @@ class Plan:
 
     @property
     def changes(self) -> bool:
-        return bool(self.link or self.files or self.stop or self.start)
+        return bool(self.link or self.files or self.start or any(not unit.down for unit in self.stop))
 
 
 def own(paths: Paths, unit: str, run: str) -> Marker:
@@ -109,13 +112,7 @@ def plan(paths: Paths, store: Store, release: str, names: List[str], given: Opti
         if name not in right and not (unit.down and unit.load == "not-found")
     ]
     start = [name for name in names if name not in right]
-    return Plan(
-        goal,
-        present.link != link,
-        family.differing(present.files, files),
-        [unit for unit in stop if not unit.down],
-        start,
-    )
+    return Plan(goal, present.link != link, family.differing(present.files, files), stop, start)
 
 
 def _files(paths: Paths, store: Store, release: str, names: List[str], given: Optional[Files], present: State) -> Files:
@@ -241,15 +238,14 @@ def confirm(paths: Paths, marker: Marker, proof: Dict[str, Any], steps: Steps) -
             "take the way back with state=restored"
         )
     lost = [
-        f"{name} is {found[name].ending() if name in found else 'gone'}"
-        for name in names
-        if name not in found or not found[name].up
+        problem for name in names for problem in [_lost(name, found.get(name), marker.after.units[name])] if problem
     ]
     if store.active() != marker.release:
         lost.append(f"{marker.dest} leads to {store.active() or 'no release'}")
     if lost:
         raise ServiceError(f"{marker.unit}: release {marker.release} does not serve any more: {'; '.join(lost)}")
     files = family.read(paths.units, paths.stem)
+    markers.release(marker.reserves)  # nobody goes back any more unless writing this down fails, and then there is room
     with steps.step("record"):
         family.save(store, marker.release, paths.stem, files)
         store.judge(marker.release, "passed", marker.actor)
@@ -271,6 +267,15 @@ def confirm(paths: Paths, marker: Marker, proof: Dict[str, Any], steps: Steps) -
         store.record("confirmed", marker.release, actor=marker.actor, run=marker.run)
     with steps.trying("the keys of releases that are gone"):
         _drop_keys(paths, store.releases())
+
+
+def _lost(name: str, unit: Optional[Unit], proved: Served) -> str:
+    """Why a unit is not what was started and proved; empty when it is."""
+    if unit is None or not unit.up:
+        return f"{name} is {unit.ending() if unit else 'gone'}"
+    if proved.invocation and unit.invocation != proved.invocation:
+        return f"{name} was started anew (invocation {proved.invocation} became {unit.invocation})"
+    return ""
 
 
 def _drop_keys(paths: Paths, releases: List[str]) -> None:

@@ -12,8 +12,9 @@ import signal
 import subprocess
 import time
 from dataclasses import dataclass
-from typing import Dict, Iterable, Iterator, List, Sequence, Set
+from typing import Dict, Iterable, Iterator, List, Sequence
 
+from ansible_collections.ddtree.fleet.plugins.module_utils import _systemd
 from ansible_collections.ddtree.fleet.plugins.module_utils._service.paths import Paths, ServiceError, is_runnable
 
 ANSWER_SECONDS = 60
@@ -187,17 +188,8 @@ def _kill(paths: Paths, groups: Iterable[str]) -> None:
 
 
 def _processes(paths: Paths, groups: Iterable[str]) -> List[int]:
-    """The processes in control groups and those below them. The root group is nobody's own."""
-    found: Set[int] = set()
-    for group in groups:
-        for hierarchy in paths.control_groups if group.strip("/") else ():
-            for folder, _folders, names in os.walk(hierarchy + group):
-                if "cgroup.procs" in names:
-                    with (
-                        contextlib.suppress(OSError),
-                        open(os.path.join(folder, "cgroup.procs"), encoding="ascii") as file,
-                    ):
-                        found.update(int(line) for line in file.read().split())
+    """The processes in control groups and those below them, but for this one."""
+    found = {pid for group in groups for pid in _systemd.processes_of(group, paths.control_groups)}
     return sorted(found - {0, 1, os.getpid()})
 
 

@@ -102,7 +102,8 @@ def test_check_mode_writes_nothing_and_says_what_would_change(host: ServiceHost)
         (UNIT, unit_text(B)),
     ]
     assert host.ask("switched", files={UNIT: unit_text(A)}, release=A, check=True)["changed"] is False
-    assert host.ask("confirmed", check=True)["changed"] is False
+    with pytest.raises(Failure, match="nothing is armed for run run-1"):
+        host.ask("confirmed", check=True)
     assert host.restore(check=True)["changed"] is False
     assert (host.files(), sorted(map(str, host.root.rglob("*")))) == before
     host.arm()
@@ -177,7 +178,9 @@ def test_somebody_else_is_not_overtaken(host: ServiceHost) -> None:
         host.arm(C, run_id="run-2")
     with pytest.raises(Failure, match=f"the release that is pending is {B} of anna"):
         host.ask("confirmed", run_id="run-2")
-    host.restore(run_id="run-2")
+    assert host.restore(run_id="run-2")["changed"] is False
+    assert host.ask("present")["pending"]["release"] == B
+    assert host.restore(run_id=None)["changed"] is True
     assert host.arm(C, run_id="run-2")["pending"]["release"] == C
 
 
@@ -208,6 +211,27 @@ def test_confirming_what_does_not_serve_any_more_is_refused(host: ServiceHost) -
     with pytest.raises(Failure, match="is not confirmed; take the way back with state=restored"):
         host.ask("confirmed", verdict="failed")
     assert host.ask("present")["pending"]["release"] == B
+
+
+def test_another_invocation_than_the_one_that_was_started_is_not_confirmed(host: ServiceHost) -> None:
+    host.serve()
+    host.arm()
+    host.switch()
+    host.systemctl("stop", UNIT)
+    host.systemctl("start", UNIT)
+    with pytest.raises(Failure, match=f"{UNIT} was started anew"):
+        host.ask("confirmed")
+
+
+def test_arming_that_fails_leaves_nothing(host: ServiceHost, monkeypatch: pytest.MonkeyPatch) -> None:
+    host.serve()
+    before = host.files()
+    with monkeypatch.context() as patch:
+        patch.setattr(markers, "store", lambda *_args: (_ for _ in ()).throw(OSError(28, "No space left on device")))
+        with pytest.raises(Failure, match="No space left on device"):
+            host.arm()
+    assert host.nothing_is_left()
+    assert host.files() == before
 
 
 def test_a_confirmation_that_is_cut_off_holds_or_does_not(host: ServiceHost, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -429,3 +453,15 @@ def test_processes_of_a_server_that_ended_long_ago_are_found(host: ServiceHost) 
     assert found.down
     assert units._processes(host.paths, units._groups_named(host.paths, UNIT)) == [4194303]
     assert list(units._groups_named(host.paths, "other.service")) == []
+
+
+def test_switching_ends_what_a_unit_that_crashed_has_left(host: ServiceHost, monkeypatch: pytest.MonkeyPatch) -> None:
+    host.serve()
+    host.systemctl("kill", UNIT)
+    left = host.systemd.groups / UNIT / "cgroup.procs"
+    left.write_text("4194303\n")
+    monkeypatch.setattr(units.os, "kill", lambda pid, _signal: left.write_text("") if pid == 4194303 else None)
+    host.arm()
+    host.switch()
+    assert host.runs() == unit_text(B)
+    assert "4194303" not in left.read_text()

@@ -43,7 +43,7 @@ def act(run_module: RunModule, dest: Path, **args: Any) -> Dict[str, Any]:
 
 def test_activating_is_idempotent_and_predicted(run_module: RunModule, dest: Path) -> None:
     first = both(run_module, dest, state="active", release=A, actor="anna")
-    assert (first["changed"], first["active"], first["way_back"]) == (True, A, "")
+    assert (first["changed"], first["active"], first["way_back"]) == (True, A, A)
     assert first["diff"] == {"before": {"active": ""}, "after": {"active": A}}
     assert os.readlink(dest) == f"venv.releases/{A}"
     assert both(run_module, dest, state="active", release=A)["changed"] is False
