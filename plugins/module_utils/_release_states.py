@@ -41,7 +41,6 @@ class Request:
     release: Optional[str] = None
     verdict: Optional[str] = None
     unit: Optional[str] = None
-    restore_unit: bool = False
     keep: int = 3
     run_id: Optional[str] = None
     actor: str = ""
@@ -54,7 +53,7 @@ def reach(request: Request) -> Dict[str, Any]:
     """Bring the dest to the wanted state; gives a module's result. Raises ReleaseError, LeaseError, TreeError or OSError."""
     store = Store(request.dest)
     before = store.active() or ""
-    result: Dict[str, Any] = {"changed": False, "unit_changed": False, "removed": []}
+    result: Dict[str, Any] = {"changed": False, "removed": []}
     release = _resolve(store, request.release)
     if release:
         result["release"] = release
@@ -92,28 +91,18 @@ def _present(store: Store, request: Request, release: str) -> Dict[str, Any]:
 
 def _active(store: Store, request: Request, release: str) -> Dict[str, Any]:
     changed = store.would_activate(release)
-    restore = _has_unit(store, request, release)
-    unit_changed = restore and _would_restore_unit(store, request, release)
     if not request.check:
-        if not request.restore_unit:  # what is put back must not be overwritten by what failed
-            _save_unit(store, request, store.active() or NO_RELEASE)
+        _save_unit(store, request, store.active() or NO_RELEASE)
         store.activate(release, request.actor)
-        if restore:
-            _restore_unit(store, request, release)
-    return {"changed": changed or unit_changed, "unit_changed": unit_changed}
+    return {"changed": changed}
 
 
 def _inactive(store: Store, request: Request, release: str) -> Dict[str, Any]:
     changed = store.dest_kind() == "release"
-    restore = _has_unit(store, request, NO_RELEASE)
-    unit_changed = restore and _would_restore_unit(store, request, NO_RELEASE)
     if not request.check:
-        if not request.restore_unit:
-            _save_unit(store, request, store.active() or NO_RELEASE)
+        _save_unit(store, request, store.active() or NO_RELEASE)
         store.deactivate(request.actor)
-        if restore:
-            _restore_unit(store, request, NO_RELEASE)
-    return {"changed": changed or unit_changed, "unit_changed": unit_changed, "unit_restored": restore}
+    return {"changed": changed}
 
 
 def _family(request: Request) -> Tuple[str, str]:
@@ -127,20 +116,6 @@ def _save_unit(store: Store, request: Request, release: str) -> None:
     if request.unit:
         folder, stem = _family(request)
         family.save(store, release, stem, family.read(folder, stem))
-
-
-def _has_unit(store: Store, request: Request, release: str) -> bool:
-    return bool(request.unit and request.restore_unit and family.saved(store, release, _family(request)[1]))
-
-
-def _would_restore_unit(store: Store, request: Request, release: str) -> bool:
-    folder, stem = _family(request)
-    return family.would_put_back(store, release, stem, folder)
-
-
-def _restore_unit(store: Store, request: Request, release: str) -> None:
-    folder, stem = _family(request)
-    family.put_back(store, release, stem, folder)
 
 
 def _adopted(store: Store, request: Request, release: str) -> Dict[str, Any]:

@@ -46,14 +46,6 @@ options:
       - With O(state=active), O(state=inactive) and O(state=adopted), it is first saved with the release that is live, together with its
         template, instances, drop-ins and what enables them.
     type: path
-  restore_unit:
-    description:
-      - With O(state=active), put the unit files back that were saved with O(release). With O(state=inactive), those from before any release.
-      - What enables them is left as it is. M(ddtree.fleet.service_release) does all of it.
-      - systemd must be reloaded when RV(unit_changed) is true.
-      - A release that has no saved unit leaves O(unit) as it is.
-    type: bool
-    default: false
   keep:
     description: How many of the newest releases O(state=pruned) keeps.
     type: int
@@ -96,13 +88,11 @@ EXAMPLES = r"""
     state: adopted
     unit: /etc/systemd/system/sglang-ddtree.service
 
-- name: Go back to the last release that served well
+- name: Choose the last release that served well, for a service that is stopped; ddtree.fleet.service_release switches one that runs
   ddtree.fleet.venv_release:
     dest: /root/venv_sglang211
     state: active
     release: previous
-    unit: /etc/systemd/system/sglang-ddtree.service
-    restore_unit: true
 
 - name: Keep the three newest releases, the active one and the way back
   ddtree.fleet.venv_release:
@@ -125,14 +115,6 @@ way_back:
     - The release to return to if the next one fails - the active one unless its last server gate failed, else the previous good one.
     - Empty when there is none.
   type: str
-  returned: always
-unit_restored:
-  description: Whether there was a unit before any release, which O(restore_unit) put back.
-  type: bool
-  returned: with O(state=inactive)
-unit_changed:
-  description: Whether the unit file was changed.
-  type: bool
   returned: always
 removed:
   description: The releases that were deleted.
@@ -201,7 +183,6 @@ def main() -> None:
             "release": {"type": "str"},
             "verdict": {"type": "str", "choices": ["passed", "failed"]},
             "unit": {"type": "path"},
-            "restore_unit": {"type": "bool", "default": False},
             "keep": {"type": "int", "default": 3},
             "run_id": {"type": "str"},
             "actor": {"type": "str", "default": ""},

@@ -21,7 +21,6 @@ import stat
 from typing import Any, Dict, Iterator, List, NamedTuple, Optional
 
 from ansible_collections.ddtree.fleet.plugins.module_utils._releases import (
-    ReleaseError,
     Store,
     remove_link,
     sync_directory,
@@ -183,19 +182,6 @@ def save(store: Store, release: str, stem: str, files: Files) -> bool:
 def saved(store: Store, release: str, stem: str) -> Files:
     """The picture that was saved with a release; empty when none was."""
     return read(store.unit_copy(release), stem)
-
-
-def put_back(store: Store, release: str, stem: str, folder: str) -> bool:
-    """Put the unit files back that a release served with, not what enables them. Gives whether anything changed on disk."""
-    kept = without_enabling(saved(store, release, stem))
-    if not kept:
-        raise ReleaseError(f"release {release} has no saved unit {stem}.service")
-    return bool(make(folder, without_enabling(read(folder, stem)), kept))
-
-
-def would_put_back(store: Store, release: str, stem: str, folder: str) -> bool:
-    kept = without_enabling(saved(store, release, stem))
-    return bool(kept) and without_enabling(read(folder, stem)) != kept
 
 
 # pictures as JSON

@@ -78,18 +78,13 @@ def test_what_was_never_deployed_is_refused_in_check_mode_too(run_module: RunMod
     assert refused["msg"].startswith(f"{dest} is ")
 
 
-def test_the_unit_goes_with_the_release(run_module: RunModule, dest: Path) -> None:
+def test_the_unit_is_kept_with_the_release_that_it_served(run_module: RunModule, dest: Path) -> None:
     unit = dest.parent / "sglang.service"
     unit.write_text("old")
     act(run_module, dest, state="active", release=A)
     act(run_module, dest, state="active", release=B, unit=str(unit))
-    unit.write_text("new")
-    back = both(run_module, dest, state="active", release=A, unit=str(unit), restore_unit=True)
-    assert (back["changed"], back["unit_changed"], unit.read_text()) == (True, True, "old")
-    unit.write_text("edited")
-    again = both(run_module, dest, state="active", release=A, unit=str(unit), restore_unit=True)
-    assert (again["changed"], again["unit_changed"], unit.read_text()) == (True, True, "old")
-    assert both(run_module, dest, state="active", release=A, unit=str(unit), restore_unit=True)["changed"] is False
+    kept = dest.parent / "venv.releases" / "meta" / f"{A}.unit" / "sglang.service"
+    assert kept.read_text() == "old"
 
 
 def test_adopting_a_directory(run_module: RunModule, dest: Path) -> None:
@@ -222,27 +217,3 @@ def test_without_a_release_it_only_lists(run_module: RunModule, dest: Path) -> N
     listed = both(run_module, dest)
     assert (listed["changed"], listed["store"]["dest_kind"], listed["active"]) == (False, "absent", "")
     assert [one["id"] for one in listed["store"]["releases"]] == [A, B, C]
-
-
-def test_a_unit_from_before_any_release_comes_back_when_the_first_one_is_withdrawn(
-    run_module: RunModule, dest: Path, tmp_path: Path
-) -> None:
-    unit = tmp_path / "by-hand.service"
-    unit.write_text("by hand")
-    both(run_module, dest, state="active", release=A, unit=str(unit))
-    unit.write_text("ours")
-    withdrawn = both(run_module, dest, state="inactive", unit=str(unit), restore_unit=True)
-    assert (withdrawn["unit_restored"], withdrawn["unit_changed"], withdrawn["active"]) == (True, True, "")
-    assert unit.read_text() == "by hand"
-    assert not os.path.lexists(dest)
-
-
-def test_withdrawing_the_first_release_of_a_host_without_a_unit_restores_none(
-    run_module: RunModule, dest: Path, tmp_path: Path
-) -> None:
-    unit = tmp_path / "none.service"
-    act(run_module, dest, state="active", release=A, unit=str(unit))
-    unit.write_text("ours")
-    withdrawn = both(run_module, dest, state="inactive", unit=str(unit), restore_unit=True)
-    assert (withdrawn["unit_restored"], withdrawn["unit_changed"]) == (False, False)
-    assert unit.read_text() == "ours"

@@ -8,7 +8,7 @@ import os
 from pathlib import Path
 
 import pytest
-from ansible_collections.ddtree.fleet.plugins.module_utils._releases import ReleaseError, Store
+from ansible_collections.ddtree.fleet.plugins.module_utils._releases import Store
 from ansible_collections.ddtree.fleet.plugins.module_utils._service import family
 from ansible_collections.ddtree.fleet.plugins.module_utils._service.family import UnitFile
 from ansible_collections.ddtree.fleet.plugins.module_utils._service.paths import ServiceError, stem_of
@@ -138,26 +138,13 @@ def test_what_names_no_family_is_refused(name: str) -> None:
         stem_of(name)
 
 
-def test_the_units_that_a_release_served_with_come_back_as_they_were(folder: Path, tmp_path: Path) -> None:
+def test_the_units_that_a_release_served_with_are_kept_as_they_are(folder: Path, tmp_path: Path) -> None:
     store = Store(str(tmp_path / "venv"))
     (folder / "sglang.service").chmod(0o600)
     present = family.read(str(folder), "sglang")
     assert family.save(store, A, "sglang", present) is True
     assert family.save(store, A, "sglang", present) is False
     assert family.saved(store, A, "sglang") == present
-    assert family.would_put_back(store, A, "sglang", str(folder)) is False
-    (folder / "sglang.service").write_text("[Service]\nExecStart=/new\n")
-    (folder / "sglang.service.d/10-gpu.conf").unlink()
-    (folder / "sglang.service.d/20-new.conf").write_text("[Unit]\n")
-    (folder / "multi-user.target.wants/sglang.service").symlink_to("/etc/systemd/system/sglang.service")
-    assert family.would_put_back(store, A, "sglang", str(folder)) is True
-    assert family.put_back(store, A, "sglang", str(folder)) is True
-    now = family.read(str(folder), "sglang")
-    assert now.pop("multi-user.target.wants/sglang.service").is_link  # what enables a unit is left as it is
-    assert now == present
-    assert family.put_back(store, A, "sglang", str(folder)) is False
-    with pytest.raises(ReleaseError, match=f"release {B} has no saved unit sglang.service"):
-        family.put_back(store, B, "sglang", str(folder))
 
 
 def test_drop_ins_without_a_unit_are_not_saved(tmp_path: Path) -> None:
