@@ -18,6 +18,7 @@ from ansible_collections.ddtree.fleet.plugins.module_utils._service.states impor
 from ansible_collections.ddtree.fleet.tests.unit.service_host import UNIT, A, B, C, ServiceHost, make_host, unit_text
 
 RunModule = Callable[..., Dict[str, Any]]
+CHECK_PROGRAM = arm.check_program  # which a host of the tests leaves out
 
 
 @pytest.fixture(name="host")
@@ -328,7 +329,8 @@ def test_a_python_inside_of_a_release_is_not_used(tmp_path: Path, monkeypatch: p
     dest = tmp_path / "venv"
     inside = tmp_path / "venv.releases" / A / "bin" / "python"
     inside.parent.mkdir(parents=True)
-    inside.write_text("#!/bin/sh\n")
+    inside.write_text("#!/bin/sh\necho 3 12\n")
+    inside.chmod(0o755)
     monkeypatch.setattr(sys, "executable", str(inside))
     assert arm.choose_python(str(dest)) == os.path.realpath("/usr/bin/python3")
     monkeypatch.setattr(arm, "SYSTEM_PYTHON", "/nonexistent")
@@ -336,6 +338,15 @@ def test_a_python_inside_of_a_release_is_not_used(tmp_path: Path, monkeypatch: p
         ServiceError, match=f"needs a Python outside {dest} and its releases: {inside} is inside or too old"
     ):
         arm.choose_python(str(dest))
+
+
+def test_a_program_that_does_not_run_is_found_when_arming(host: ServiceHost, monkeypatch: pytest.MonkeyPatch) -> None:
+    host.serve()
+    monkeypatch.setattr(arm, "check_program", CHECK_PROGRAM)
+    monkeypatch.setattr(arm.program, "write", lambda path: Path(path).write_text("no program"))
+    with pytest.raises(Failure, match=f"{host.paths.program} does not run with .*: SyntaxError"):
+        host.arm()
+    assert not os.path.exists(host.paths.marker)
 
 
 def test_a_full_disk_refuses_to_arm(host: ServiceHost, monkeypatch: pytest.MonkeyPatch) -> None:
