@@ -260,6 +260,22 @@ def test_a_drop_in_that_runs_something_else_is_refused(host: ServiceHost) -> Non
     assert not os.path.exists(host.paths.marker)
 
 
+def test_a_drop_in_that_came_after_arming_is_refused_too(host: ServiceHost) -> None:
+    host.serve()
+    host.arm()
+    path = host.write("sglang.service.d/by-hand.conf", "[Service]\nExecStart=\nExecStart=/bin/other\n")
+    with pytest.raises(Failure, match=rf"{path} sets ExecStart="):
+        host.switch()
+    assert host.running() == [UNIT]
+    path.unlink()
+    elsewhere = host.root / "run.conf"
+    elsewhere.write_text("[Service]\nExecStart=/bin/other\n")
+    (host.systemd.state / "drop_ins").write_text(str(elsewhere))
+    with pytest.raises(Failure, match=rf"{elsewhere} sets ExecStart="):
+        host.switch()
+    assert host.running() == []
+
+
 def test_a_systemd_that_would_run_something_else_is_refused_before_it_starts(
     host: ServiceHost, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -384,6 +400,14 @@ def test_only_our_gpus_have_to_be_free(monkeypatch: pytest.MonkeyPatch, gpus: li
     monkeypatch.setattr(free._gpu_host, "query", query)
     found = free.holders(free.Needs(gpus=gpus))
     assert found == [f"GPU {number} is held by process {2**22 + number} (train.py)" for number in named]
+
+
+def test_gpus_that_cannot_be_looked_at_count_as_held(monkeypatch: pytest.MonkeyPatch) -> None:
+    def query(_kind: str, _fields: tuple[str, ...]) -> list[dict[str, str]]:
+        raise free.HostError("nvidia-smi failed: Unknown Error")
+
+    monkeypatch.setattr(free._gpu_host, "query", query)
+    assert free.wait(free.Needs(), 0) == ["nvidia-smi failed: Unknown Error"]
 
 
 def test_the_module_by_itself(host: ServiceHost, run_module: RunModule) -> None:
