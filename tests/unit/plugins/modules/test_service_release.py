@@ -287,6 +287,9 @@ def test_a_systemd_that_would_run_something_else_is_refused_before_it_starts(
         Failure, match=f"{UNIT}: its unit file says /venv/bin/python, but systemd would run .*/bin/other"
     ):
         host.switch()
+    monkeypatch.setattr(host.systemd, "loaded", lambda _name: "")
+    with pytest.raises(Failure, match=rf"{UNIT}: systemd does not load it \(not-found\); see systemctl status"):
+        host.switch()
     assert host.running() == []
 
 
