@@ -10,7 +10,7 @@ from typing import Any, Dict, Iterator, List, NamedTuple, Tuple
 
 import pytest
 from ansible.parsing.dataloader import DataLoader
-from ansible.template import Templar
+from ansible.template import Templar, trust_as_template
 
 ROOT = Path(__file__).resolve().parents[3]
 # Those of the other files are held against whole hosts in test_preflight_rules.py.
@@ -224,3 +224,27 @@ def test_what_is_not_right_is_refused_with_its_name_and_what_is_passes(case: Cas
 def test_no_refusal_is_without_a_case() -> None:
     refusals = {(file, task["name"]) for file in FILES for task in tasks_of(file) if "ansible.builtin.assert" in task}
     assert refusals == {(case.file, case.task) for case in CASES}
+
+
+def test_a_way_back_waits_for_all_that_a_deployment_may_take() -> None:
+    variables = {
+        **DataLoader().load_from_file(str(ROOT / "roles/service/vars/main.yml"), trusted_as_template=True),
+        "service_drain_timeout": 300,
+        "service_stop_timeout": 120,
+        "service_free_timeout": 60,
+        "service_ready_timeout": 1800,
+        "service_gate_timeout": 900,
+        "service_way_back_timeout": 0,
+        "service_before_stop": "/drain.yml",
+        "_service_servers": ["a", "b"],
+        "ansible_play_batch": list("123456"),
+        "ansible_forks": 5,
+    }
+
+    def needed(**more: Any) -> int:
+        templar = Templar(loader=DataLoader(), variables={**variables, **more})
+        return int(templar.template(trust_as_template("{{ _service_way_back_seconds }}")))
+
+    assert needed() == (300 + 120 + 30 + 60 + 2 * (1800 + 900)) * 2 + 60
+    assert needed(service_before_stop="", ansible_forks=6) == 120 + 30 + 60 + 2 * (1800 + 900) + 60
+    assert needed(service_way_back_timeout=7) == 7
