@@ -18,6 +18,7 @@ from ansible_collections.ddtree.fleet.plugins.module_utils._service.states impor
 from ansible_collections.ddtree.fleet.tests.unit.service_host import UNIT, A, B, C, ServiceHost, make_host, unit_text
 
 RunModule = Callable[..., Dict[str, Any]]
+CHECK_PROGRAM = arm.check_program  # which a host of the tests leaves out
 
 
 @pytest.fixture(name="host")
@@ -208,6 +209,10 @@ def test_confirming_what_does_not_serve_any_more_is_refused(host: ServiceHost) -
     host.systemctl("stop", UNIT)
     with pytest.raises(Failure, match=f"release {B} does not serve any more: {UNIT} is inactive"):
         host.ask("confirmed")
+    host.systemctl("start", UNIT)
+    host.store.activate(A)
+    with pytest.raises(Failure, match=f"release {B} does not serve any more: {host.dest} leads to {A}"):
+        host.ask("confirmed")
     with pytest.raises(Failure, match="is not confirmed; take the way back with state=restored"):
         host.ask("confirmed", verdict="failed")
     assert host.ask("present")["pending"]["release"] == B
@@ -283,6 +288,22 @@ def test_a_drop_in_that_runs_something_else_is_refused(host: ServiceHost) -> Non
     assert not os.path.exists(host.paths.marker)
 
 
+def test_a_drop_in_that_came_after_arming_is_refused_too(host: ServiceHost) -> None:
+    host.serve()
+    host.arm()
+    path = host.write("sglang.service.d/by-hand.conf", "[Service]\nExecStart=\nExecStart=/bin/other\n")
+    with pytest.raises(Failure, match=rf"{path} sets ExecStart="):
+        host.switch()
+    assert host.running() == [UNIT]
+    path.unlink()
+    elsewhere = host.root / "run.conf"
+    elsewhere.write_text("[Service]\nExecStart=/bin/other\n")
+    (host.systemd.state / "drop_ins").write_text(str(elsewhere))
+    with pytest.raises(Failure, match=rf"{elsewhere} sets ExecStart="):
+        host.switch()
+    assert host.running() == []
+
+
 def test_a_systemd_that_would_run_something_else_is_refused_before_it_starts(
     host: ServiceHost, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -293,6 +314,9 @@ def test_a_systemd_that_would_run_something_else_is_refused_before_it_starts(
     with pytest.raises(
         Failure, match=f"{UNIT}: its unit file says /venv/bin/python, but systemd would run .*/bin/other"
     ):
+        host.switch()
+    monkeypatch.setattr(host.systemd, "loaded", lambda _name: "")
+    with pytest.raises(Failure, match=rf"{UNIT}: systemd does not load it \(not-found\); see systemctl status"):
         host.switch()
     assert host.running() == []
 
@@ -352,7 +376,8 @@ def test_a_python_inside_of_a_release_is_not_used(tmp_path: Path, monkeypatch: p
     dest = tmp_path / "venv"
     inside = tmp_path / "venv.releases" / A / "bin" / "python"
     inside.parent.mkdir(parents=True)
-    inside.write_text("#!/bin/sh\n")
+    inside.write_text("#!/bin/sh\necho 3 12\n")
+    inside.chmod(0o755)
     monkeypatch.setattr(sys, "executable", str(inside))
     assert arm.choose_python(str(dest)) == os.path.realpath("/usr/bin/python3")
     monkeypatch.setattr(arm, "SYSTEM_PYTHON", "/nonexistent")
@@ -360,6 +385,15 @@ def test_a_python_inside_of_a_release_is_not_used(tmp_path: Path, monkeypatch: p
         ServiceError, match=f"needs a Python outside {dest} and its releases: {inside} is inside or too old"
     ):
         arm.choose_python(str(dest))
+
+
+def test_a_program_that_does_not_run_is_found_when_arming(host: ServiceHost, monkeypatch: pytest.MonkeyPatch) -> None:
+    host.serve()
+    monkeypatch.setattr(arm, "check_program", CHECK_PROGRAM)
+    monkeypatch.setattr(arm.program, "write", lambda path: Path(path).write_text("no program"))
+    with pytest.raises(Failure, match=f"{host.paths.program} does not run with .*: SyntaxError"):
+        host.arm()
+    assert not os.path.exists(host.paths.marker)
 
 
 def test_a_full_disk_refuses_to_arm(host: ServiceHost, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -397,6 +431,14 @@ def test_only_our_gpus_have_to_be_free(monkeypatch: pytest.MonkeyPatch, gpus: li
     monkeypatch.setattr(free._gpu_host, "query", query)
     found = free.holders(free.Needs(gpus=gpus))
     assert found == [f"GPU {number} is held by process {2**22 + number} (train.py)" for number in named]
+
+
+def test_gpus_that_cannot_be_looked_at_count_as_held(monkeypatch: pytest.MonkeyPatch) -> None:
+    def query(_kind: str, _fields: tuple[str, ...]) -> list[dict[str, str]]:
+        raise free.HostError("nvidia-smi failed: Unknown Error")
+
+    monkeypatch.setattr(free._gpu_host, "query", query)
+    assert free.wait(free.Needs(), 0) == ["nvidia-smi failed: Unknown Error"]
 
 
 def test_the_module_by_itself(host: ServiceHost, run_module: RunModule) -> None:

@@ -98,7 +98,8 @@ def test_a_check_finds_what_is_there(fake: Fake, text: str, check: Dict[str, Any
     ],
 )
 def test_a_failed_check_says_what_was_expected_and_found(fake: Fake, check: Dict[str, Any], said: str) -> None:
-    assert one_check(fake, "x = 1\n# f()\nx = 2\n", **check).sentence() == said
+    result = one_check(fake, "x = 1\n# f()\nx = 2\n", **check)
+    assert (result.passed, result.sentence()) == (False, said)
 
 
 def test_hints_are_for_failures(fake: Fake) -> None:

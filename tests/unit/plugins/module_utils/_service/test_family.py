@@ -71,6 +71,13 @@ def test_a_picture_comes_back_as_it_was(folder: Path) -> None:
     assert family.write(str(folder), "sglang", found) == []
 
 
+def test_unit_files_that_people_wrote_are_told_from_ours(folder: Path) -> None:
+    (folder / "sglang@.service").write_text("# Written by ddtree.fleet; drop-ins are kept.\n[Service]\n")
+    found = family.read(str(folder), "sglang")
+    assert family.hand_written("sglang", found) == ["sglang.service"]
+    assert family.hand_written("sglang", {name: found[name] for name in found if name != "sglang.service"}) == []
+
+
 def test_what_says_how_one_unit_runs(folder: Path) -> None:
     found = family.read(str(folder), "sglang")
     assert sorted(family.of_unit("sglang@a.service", found)) == ["sglang@.service", "sglang@a.service.d/port.conf"]

@@ -1,0 +1,250 @@
+# Copyright (c) 2026, the ddtree.fleet authors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""What roles and playbooks refuse by themselves: each ``assert`` as Ansible evaluates it, with what passes and what does not."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any, Dict, Iterator, List, NamedTuple, Tuple
+
+import pytest
+from ansible.parsing.dataloader import DataLoader
+from ansible.template import Templar, trust_as_template
+
+ROOT = Path(__file__).resolve().parents[3]
+# Those of the other files are held against whole hosts in test_preflight_rules.py.
+FILES = sorted(
+    str(path.relative_to(ROOT))
+    for path in [
+        *(ROOT / "roles").glob("*/tasks/*.yml"),
+        *((ROOT / "playbooks" / f"{name}_ddtree.yml") for name in ("deploy", "rollback", "verify", "status")),
+    ]
+    if path.relative_to(ROOT).parts[1:]
+    not in (("preflight", "tasks", "profile.yml"), ("preflight", "tasks", "rules.yml"))
+)
+Tasks = List[Dict[str, Any]]
+
+
+class Case(NamedTuple):
+    """A refusal by its file and the name of its task. ``refused`` is laid over ``passes``; ``says`` begins the message."""
+
+    file: str
+    task: str
+    passes: Dict[str, Any]
+    refused: Dict[str, Any]
+    says: str
+
+
+HOLDER = {"address": "127.0.0.1:30001", "pid": 9, "command": "python3 other.py"}
+PROCESS = {"pid": 7, "command": "train.py", "memory_mib": 1024, "gpus": [0, 1]}
+FOUND: Dict[str, Any] = {"port_holders": [], "foreign_gpu_processes": [], "missing_paths": []}
+RELEASES = [
+    {"id": "a" * 16, "verdict": "passed"},
+    {"id": "b" * 16, "verdict": "failed"},
+    {"id": "c" * 16, "verdict": "adopted"},
+]
+THERE = {"store": {"previous": "c" * 16, "releases": RELEASES}}
+
+CASES = [
+    Case(
+        "roles/ddtree/tasks/settings.yml",
+        "Every ddtree variable of the inventory is a known setting",
+        {
+            "hostvars": {"h": {"ddtree_port": 1, "ddtree_run_id": 2, "other": 3}},
+            "_ddtree_known": ["ddtree_port", "ddtree_user"],
+        },
+        {"hostvars": {"h": {"ddtree_prot": 1}}},
+        "h: ddtree_prot is not a setting of ddtree.fleet; the settings are ddtree_port, ddtree_user",
+    ),
+    Case(
+        "roles/ddtree/tasks/main.yml",
+        "The source is a host of its group",
+        {"ddtree_source": "s", "groups": {"ddtree_source": ["s"]}},
+        {"groups": {}},
+        "the source host s is not in the group ddtree_source of the inventory",
+    ),
+    *(
+        Case(
+            "roles/ddtree/tasks/main.yml",
+            "The models are named",
+            {"ddtree_model_path": "/m", "ddtree_draft_model_path": "/d"},
+            {name: ""},
+            "h: ddtree_model_path and ddtree_draft_model_path must name the model and the drafter",
+        )
+        for name in ("ddtree_model_path", "ddtree_draft_model_path")
+    ),
+    *(
+        Case(
+            "roles/ddtree/tasks/main.yml",
+            "The files that are named on this control node are there",
+            {"item": {"key": "ddtree_before_stop", "value": value}},
+            {"item": {"key": "ddtree_before_stop", "value": refused}},
+            f"ddtree_before_stop is {refused}, which must be the absolute path of a file",
+        )
+        for value, refused in (("", "/nowhere.yml"), (__file__, "drain.yml"))
+    ),
+    Case(
+        "roles/preflight/tasks/main.yml",
+        "The addresses are free or the service's own",
+        {"preflight_found": FOUND, "preflight_units": ["s.service"]},
+        {"preflight_found": {**FOUND, "port_holders": [HOLDER]}},
+        "h: 127.0.0.1:30001 is taken by pid 9 (python3 other.py), which is not s.service; stop it",
+    ),
+    Case(
+        "roles/preflight/tasks/main.yml",
+        "Nobody else uses the GPUs",
+        {"preflight_found": FOUND, "preflight_units": ["s.service"]},
+        {"preflight_found": {**FOUND, "foreign_gpu_processes": [PROCESS] * 9}},
+        "h: GPU memory is held by pid 7 (train.py, 1024 MiB on GPU 0, 1), ",
+    ),
+    Case(
+        "roles/preflight/tasks/main.yml",
+        "Model and drafter are on the host",
+        {"preflight_found": FOUND},
+        {"preflight_found": {**FOUND, "missing_paths": ["/m", "/d"]}},
+        "h: /m, /d does not exist; put the models there first",
+    ),
+    Case(
+        "roles/venv/tasks/main.yml",
+        "The release is on this host",
+        {"venv_stream": {"targets": {"h": {"failed": False, "msg": ""}}}},
+        {"venv_stream": {"targets": {"h": {"failed": True, "msg": "h: no room"}}}},
+        "h: no room",
+    ),
+    *(
+        Case(
+            "roles/service/tasks/look.yml",
+            "Dest is nothing that would be lost",
+            {"service_before": {"store": {"dest_kind": passes}}, "service_dest": "/v"},
+            {"service_before": {"store": {"dest_kind": refused}}},
+            says,
+        )
+        for passes, refused, says in (
+            ("release", "link", "h: /v is a link to somewhere else than its releases; move it away"),
+            ("directory", "other", "h: /v is neither a directory nor a link; move it away"),
+        )
+    ),
+    *(
+        Case(
+            "roles/service/tasks/look.yml",
+            "A unit that was written by hand may be taken over",
+            {"service_hand_written_unit": mode, "service_now": {"hand_written": hand_written}},
+            {"service_hand_written_unit": "refuse", "service_now": {"hand_written": ["s.service"]}},
+            "h: s.service was not written by ddtree.fleet and would be replaced",
+        )
+        for mode, hand_written in (("adopt", ["s.service"]), ("refuse", []))
+    ),
+    Case(
+        "roles/service/tasks/look.yml",
+        "The way back waits long enough",
+        {"_service_way_back_seconds": "90", "_service_needed_seconds": "90", "service_way_back_timeout": 89},
+        {"_service_way_back_seconds": "89"},
+        "h: ddtree_way_back_timeout is 89 s, but draining, teardown, loading and gates may take 90 s",
+    ),
+    Case(
+        "roles/service/tasks/verify.yml",
+        "Nothing is unfinished, and nobody has changed the unit files",
+        {"service_now": {"pending": {}, "drift": []}},
+        {"service_now": {"pending": {"release": "r"}, "drift": []}},
+        "h: release r was switched to and never confirmed",
+    ),
+    Case(
+        "roles/service/tasks/verify.yml",
+        "Nothing is unfinished, and nobody has changed the unit files",
+        {"service_now": {"pending": {}, "drift": []}},
+        {"service_now": {"pending": {}, "drift": ["s.service"]}},
+        "h: s.service differ from what was confirmed",
+    ),
+    *(
+        Case(
+            "roles/service/tasks/choose.yml",
+            "The release is one that can be returned to",
+            {"service_wanted": passes, "service_there": THERE},
+            refused,
+            says,
+        )
+        for passes, refused, says in (
+            ("a" * 16, {"service_wanted": "b" * 16}, f"h: release {'b' * 16} is one whose server gate never passed; "),
+            ("c" * 16, {"service_wanted": "d" * 16}, f"h: release {'d' * 16} is not on this host; the releases that "),
+            (
+                "previous",
+                {"service_there": {"store": {"previous": None, "releases": RELEASES}}},
+                "h: there is no earlier release that served well, so no way back; ",
+            ),
+        )
+    ),
+    Case(
+        "playbooks/deploy_ddtree.yml",
+        "The source was proved in this run",
+        {"ddtree_source": "s", "hostvars": {"s": {"verify_passed": "/v"}}},
+        {"hostvars": {"s": {}}},
+        "the source s was not proved in this run; do not leave it out: --limit 'h:s'",
+    ),
+    Case(
+        "playbooks/verify_ddtree.yml",
+        "The host serves a release",
+        {"ddtree_dest": "/v", "_ddtree_there": {"active": "a" * 16}},
+        {"_ddtree_there": {"active": ""}},
+        "h: /v leads to no release, so there is nothing to verify",
+    ),
+]
+
+
+def tasks_of(file: str) -> Iterator[Dict[str, Any]]:
+    """The tasks of a file, those of its plays and blocks among them."""
+
+    def below(tasks: Tasks) -> Iterator[Dict[str, Any]]:
+        for task in tasks:
+            yield task
+            for part in ("tasks", "block", "rescue", "always"):
+                yield from below(task.get(part, []))
+
+    yield from below(DataLoader().load_from_file(str(ROOT / file), trusted_as_template=True))
+
+
+def outcome(case: Case, more: Dict[str, Any]) -> Tuple[bool, str]:
+    """Whether the task passes with these variables, and its message."""
+    task = next(task for task in tasks_of(case.file) if task["name"] == case.task)
+    variables = {**task.get("vars", {}), "inventory_hostname": "h", **case.passes, **more}
+    templar, asserted = Templar(loader=DataLoader(), variables=variables), task["ansible.builtin.assert"]
+    conditions = asserted["that"] if isinstance(asserted["that"], list) else [asserted["that"]]
+    passed = all(templar.evaluate_conditional(condition) for condition in conditions)
+    return passed, "" if passed else str(templar.template(asserted["fail_msg"])).strip()
+
+
+@pytest.mark.parametrize("case", CASES, ids=lambda case: f"{case.task}-{case.says[:40]}")
+def test_what_is_not_right_is_refused_with_its_name_and_what_is_passes(case: Case) -> None:
+    assert outcome(case, {}) == (True, "")
+    passed, said = outcome(case, case.refused)
+    assert not passed
+    assert said.startswith(case.says)
+
+
+def test_no_refusal_is_without_a_case() -> None:
+    refusals = {(file, task["name"]) for file in FILES for task in tasks_of(file) if "ansible.builtin.assert" in task}
+    assert refusals == {(case.file, case.task) for case in CASES}
+
+
+def test_a_way_back_waits_for_all_that_a_deployment_may_take() -> None:
+    variables = {
+        **DataLoader().load_from_file(str(ROOT / "roles/service/vars/main.yml"), trusted_as_template=True),
+        "service_drain_timeout": 300,
+        "service_stop_timeout": 120,
+        "service_free_timeout": 60,
+        "service_ready_timeout": 1800,
+        "service_gate_timeout": 900,
+        "service_way_back_timeout": 0,
+        "service_before_stop": "/drain.yml",
+        "_service_servers": ["a", "b"],
+        "ansible_play_batch": list("123456"),
+        "ansible_forks": 5,
+    }
+
+    def needed(**more: Any) -> int:
+        templar = Templar(loader=DataLoader(), variables={**variables, **more})
+        return int(templar.template(trust_as_template("{{ _service_way_back_seconds }}")))
+
+    assert needed() == (300 + 120 + 30 + 60 + 2 * (1800 + 900)) * 2 + 60
+    assert needed(service_before_stop="", ansible_forks=6) == 120 + 30 + 60 + 2 * (1800 + 900) + 60
+    assert needed(service_way_back_timeout=7) == 7
