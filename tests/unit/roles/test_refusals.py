@@ -44,6 +44,7 @@ RELEASES = [
     {"id": "b" * 16, "verdict": "failed"},
     {"id": "c" * 16, "verdict": "adopted"},
 ]
+CONFIRMED: Dict[str, Any] = {"pending": {}, "active": "a", "confirmed": {"release": "a"}, "drift": []}
 THERE = {"store": {"previous": "c" * 16, "releases": RELEASES}}
 
 CASES = [
@@ -145,16 +146,30 @@ CASES = [
     Case(
         "roles/service/tasks/verify.yml",
         "Nothing is unfinished, and nobody has changed the unit files",
-        {"service_now": {"pending": {}, "drift": []}},
-        {"service_now": {"pending": {"release": "r"}, "drift": []}},
+        {"service_now": CONFIRMED},
+        {"service_now": {**CONFIRMED, "pending": {"release": "r"}}},
         "h: release r was switched to and never confirmed",
     ),
     Case(
         "roles/service/tasks/verify.yml",
         "Nothing is unfinished, and nobody has changed the unit files",
-        {"service_now": {"pending": {}, "drift": []}},
-        {"service_now": {"pending": {}, "drift": ["s.service"]}},
+        {"service_now": CONFIRMED},
+        {"service_now": {**CONFIRMED, "drift": ["s.service"]}},
         "h: s.service differ from what was confirmed",
+    ),
+    Case(
+        "roles/service/tasks/verify.yml",
+        "Nothing is unfinished, and nobody has changed the unit files",
+        {"service_now": CONFIRMED},
+        {"service_now": {**CONFIRMED, "confirmed": {}}},
+        "h: release a was never confirmed",
+    ),
+    Case(
+        "roles/service/tasks/gates.yml",
+        "There is a server to prove",
+        {"service_unit": "s.service", "service_proved": [{"unit": "s.service"}]},
+        {"service_proved": []},
+        "h: no unit of s.service runs, so nothing serves",
     ),
     *(
         Case(
@@ -236,15 +251,28 @@ def test_a_way_back_waits_for_all_that_a_deployment_may_take() -> None:
         "service_gate_timeout": 900,
         "service_way_back_timeout": 0,
         "service_before_stop": "/drain.yml",
+        "service_baseline": "none",
+        "service_now": {"units": [{"active": True}, {"active": True}, {"active": True}, {"active": False}]},
         "_service_servers": ["a", "b"],
         "ansible_play_batch": list("123456"),
         "ansible_forks": 5,
     }
 
-    def needed(**more: Any) -> int:
+    def text(expression: str, **more: Any) -> int:
         templar = Templar(loader=DataLoader(), variables={**variables, **more})
-        return int(templar.template(trust_as_template("{{ _service_way_back_seconds }}")))
+        return int(templar.template(trust_as_template(expression)))
 
-    assert needed() == (300 + 120 + 30 + 60 + 2 * (1800 + 900)) * 2 + 60
-    assert needed(service_before_stop="", ansible_forks=6) == 120 + 30 + 60 + 2 * (1800 + 900) + 60
+    def own(**more: Any) -> int:
+        return text("{{ _service_own_seconds }}", **more)
+
+    def needed(**more: Any) -> int:
+        return text("{{ _service_way_back_seconds }}", **more)
+
+    assert own() == 300 + 120 + 30 + 60 + 60 + 3 * (1800 + 900)
+    idle: Dict[str, Any] = {"units": []}
+    assert own(service_before_stop="", service_now=idle) == 120 + 30 + 60 + 60 + 2 * (1800 + 900)
+    assert own(service_baseline="record", service_now=idle) == 300 + 120 + 30 + 60 + 60 + 2 * (1800 + 2 * 900)
+    hosts = {"hostvars": {host: {"service_own_seconds": str(1000 + int(host))} for host in "12345"} | {"6": {}}}
+    assert needed(**hosts) == 1005 * 2
+    assert needed(ansible_forks=6, **hosts) == 1005
     assert needed(service_way_back_timeout=7) == 7

@@ -211,7 +211,7 @@ def test_confirming_what_does_not_serve_any_more_is_refused(host: ServiceHost) -
         host.ask("confirmed")
     host.systemctl("start", UNIT)
     host.store.activate(A)
-    with pytest.raises(Failure, match=f"release {B} does not serve any more: {host.dest} leads to {A}"):
+    with pytest.raises(Failure, match=f"release {B} does not serve any more: .*{host.dest} leads to {A}"):
         host.ask("confirmed")
     with pytest.raises(Failure, match="is not confirmed; take the way back with state=restored"):
         host.ask("confirmed", verdict="failed")
