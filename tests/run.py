@@ -59,7 +59,7 @@ PYTEST = (sys.executable, "-m", "pytest", "-q")
 FAST = (*LINT, Step("unit", [*PYTEST, "-n", "auto", "-m", "not slow", "tests/unit", "tests/input"], counts=True))
 FULL = (
     *FAST,
-    Step("unit-slow", [*PYTEST, "-m", "slow", "tests/unit"], counts=True),
+    Step("unit-slow", [*PYTEST, "-n", "auto", "-m", "slow", "tests/unit"], counts=True),
     Step("sanity", [sys.executable, "tests/sanity/sanity.py"], 1200),
     Step("integration", [*PYTEST, "-o", "faulthandler_timeout=600", "tests/integration"], counts=True),
     Step("faults", [*FAULTS, "--count", "100"], counts=True),

@@ -17,6 +17,7 @@ import pytest
 from ansible_collections.ddtree.fleet.tests.unit.conftest import RunModule
 from ansible_collections.ddtree.fleet.tests.unit.replayed import KEY, Server, certificate, failed
 
+pytestmark = pytest.mark.slow  # a server of its own for each
 DECODED = "decode passes in CUDA graphs"
 
 
@@ -107,7 +108,6 @@ def test_errors_are_counted(server: Server, smoke: RunModule) -> None:
     assert "reply 2, 3: HTTP 400" in failed(result)["generations answered"]
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(("answered", "concurrent"), [(2, 0), (7, 4)])
 def test_a_scheduler_that_hangs_after_some_requests_is_found_in_time(
     server: Server, smoke: RunModule, answered: int, concurrent: int
@@ -124,7 +124,6 @@ def test_a_scheduler_that_hangs_after_some_requests_is_found_in_time(
     assert "GET /server_info" not in journal(server)
 
 
-@pytest.mark.slow
 def test_probes_that_hang_are_closed_and_never_pile_up(server: Server, smoke: RunModule) -> None:
     server.start("dflash_accepted", "--health-hangs")
     result = smoke(ready_timeout=2)
@@ -132,7 +131,6 @@ def test_probes_that_hang_are_closed_and_never_pile_up(server: Server, smoke: Ru
     assert journal(server).count("the client has closed a connection that hung") <= 2
 
 
-@pytest.mark.slow
 def test_the_time_for_all_requests_is_bounded(server: Server, smoke: RunModule) -> None:
     server.start("dflash_accepted", "--slow", "0.5")
     started = time.monotonic()
@@ -199,7 +197,6 @@ def test_a_simulated_accept_length_in_an_environment_file_is_refused(
     assert failed(smoke()) == {"SGLANG_SIMULATE_ACC_LEN": f"4 # for tests in {tmp_path}/server.env"}
 
 
-@pytest.mark.slow
 def test_a_baseline_is_recorded_and_compared(server: Server, smoke: RunModule, tmp_path: Path) -> None:
     path = tmp_path / "baseline.json"
     asked: Dict[str, Any] = {"concurrent": 2, "baseline_file": str(path), "baseline_tolerance": 0.6}
@@ -228,7 +225,6 @@ def test_a_baseline_is_recorded_and_compared(server: Server, smoke: RunModule, t
     ]
 
 
-@pytest.mark.slow
 def test_the_speed_up_over_recorded_plain_decoding_is_a_figure(
     server: Server, smoke: RunModule, tmp_path: Path
 ) -> None:

@@ -112,6 +112,7 @@ def killing(monkeypatch: pytest.MonkeyPatch, host: ServiceHost, after: int) -> N
     monkeypatch.setattr(units, "systemctl", deadly(host.systemctl))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("before", BEFORE)
 def test_a_restore_that_is_killed_anywhere_and_run_again_ends_the_same(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, before: Callable[[ServiceHost], None]
@@ -142,6 +143,7 @@ def test_a_restore_that_is_killed_anywhere_and_run_again_ends_the_same(
     assert deaths > 15
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("before", BEFORE)
 def test_a_switch_that_is_killed_anywhere_is_taken_back(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, before: Callable[[ServiceHost], None]
