@@ -29,6 +29,8 @@ def instances(
     """
     if not isinstance(chosen, Mapping):
         raise AnsibleFilterError(f"instances must be a dictionary of names, not {type(chosen).__name__}")
+    if isinstance(gpus, (str, int)):
+        raise AnsibleFilterError(f"gpus must be a list of indices such as [0, 1], not {gpus!r}")
     if not chosen:
         return [_instance("", unit, arguments, {}, list(gpus), {})]
     if gpus:
@@ -50,6 +52,11 @@ def instances(
         )
     _refuse_shared("port", [(item["name"], [item["port"]]) for item in found])
     _refuse_shared("GPU", [(item["name"], item["gpus"]) for item in found])
+    everywhere = [item["name"] for item in found if not item["gpus"] and item["arguments"].get("device") != "cpu"]
+    if everywhere and len(found) > 1:
+        raise AnsibleFilterError(
+            f"instance {everywhere[0]} needs gpus of its own, since without it uses those of the others"
+        )
     return found
 
 
@@ -63,8 +70,12 @@ def _check(name: str, settings: Any) -> None:
         raise AnsibleFilterError(
             f"instance {name} has unknown keys: {', '.join(unknown)}; known are {', '.join(sorted(KEYS))}"
         )
-    if not str(settings.get("port", "")).isdigit():
-        raise AnsibleFilterError(f"instance {name} needs a port of its own, a number")
+    if not str(settings.get("port", "")).isdigit() or not 0 < int(settings["port"]) < 65536:
+        raise AnsibleFilterError(f"instance {name} needs a port of its own, a number below 65536")
+    for key, kind in (("gpus", list), ("arguments", Mapping), ("environment", Mapping)):
+        if settings.get(key) and not isinstance(settings[key], kind):
+            what = "a list of indices such as [0, 1]" if key == "gpus" else "a dictionary"
+            raise AnsibleFilterError(f"instance {name}: {key} must be {what}, not {settings[key]!r}")
 
 
 def _refuse_shared(what: str, of_each: list[tuple[str, list[Any]]]) -> None:

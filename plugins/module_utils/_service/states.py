@@ -300,6 +300,7 @@ def _would_switch(paths: Paths, store: Store, request: Request, given: Optional[
     arming.check_units(paths, names)
     before = marker.before if marker else present_state(paths, store.dest, units.look(paths.stem, names))
     wanted = switch.plan(paths, store, release, names, given, before)
+    switch.refuse_drop_ins(paths, wanted, given)
     return {"changed": wanted.changes, "release": release, "active": release, "files_after": wanted.goal.files}
 
 

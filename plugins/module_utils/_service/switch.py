@@ -54,10 +54,12 @@ class Plan:
     files: List[str]
     stop: List[Unit]
     start: List[str]
+    enable: List[str]
 
     @property
     def changes(self) -> bool:
-        return bool(self.link or self.files or self.start or any(not unit.down for unit in self.stop))
+        running = any(not unit.down for unit in self.stop)
+        return bool(self.link or self.files or self.start or self.enable or running)
 
 
 def own(paths: Paths, unit: str, run: str) -> Marker:
@@ -101,10 +103,17 @@ def plan(paths: Paths, store: Store, release: str, names: List[str], given: Opti
     link = os.path.join(os.path.basename(store.root), store.need(release) and release)
     goal = State(link, files, present.keys, {name: Served(True) for name in names})
     same_keys = before.keys == present.keys
+    record = confirmed(paths)
+    since = set(drift(present.files, record)) if record.get("release") == release else set()
     right = {
         name
         for name, unit in found.items()
-        if unit.up and name in names and unchanged(name, present, goal) and same_keys
+        if unit.up
+        and name in names
+        and unchanged(name, present, goal)
+        and same_keys
+        # What was changed by hand since the release was proved may not be what runs.
+        and not since & set(family.of_unit(name, present.files))
     }
     stop = [
         unit
@@ -112,7 +121,8 @@ def plan(paths: Paths, store: Store, release: str, names: List[str], given: Opti
         if name not in right and not (unit.down and unit.load == "not-found")
     ]
     start = [name for name in names if name not in right]
-    return Plan(goal, present.link != link, family.differing(present.files, files), stop, start)
+    enable = sorted(set(names) - set(family.enabled(paths.stem, files)))
+    return Plan(goal, present.link != link, family.differing(present.files, files), stop, start, enable)
 
 
 def _files(paths: Paths, store: Store, release: str, names: List[str], given: Optional[Files], present: State) -> Files:
@@ -130,14 +140,18 @@ def _files(paths: Paths, store: Store, release: str, names: List[str], given: Op
     return {name: file for name, file in files.items() if not family.enables(name) or os.path.basename(name) in names}
 
 
+def refuse_drop_ins(paths: Paths, wanted: Plan, given: Optional[Files]) -> None:
+    """Raise ServiceError where a drop-in that stays would let systemd run something else than the unit says."""
+    names = family.overriding(wanted.goal.files, given or wanted.goal.files)
+    refuse_overriding([os.path.join(paths.units, name) for name in names])
+
+
 def switch(paths: Paths, marker: Marker, given: Optional[Files], steps: Steps) -> bool:
     """Switch to the marker's release. Gives whether anything changed; raises ServiceError, and then the way back is due."""
     store = Store(marker.dest)
     names = sorted(marker.after.units)
     wanted = plan(paths, store, marker.release, names, given, marker.before)
-    refuse_overriding(
-        [os.path.join(paths.units, name) for name in family.overriding(wanted.goal.files, given or wanted.goal.files)]
-    )
+    refuse_drop_ins(paths, wanted, given)
     if not wanted.changes:
         markers.store(
             paths,
@@ -155,7 +169,7 @@ def switch(paths: Paths, marker: Marker, given: Optional[Files], steps: Steps) -
     with steps.step("unit files"):
         family.write(paths.units, paths.stem, wanted.goal.files)
     with steps.step("reload"):
-        if set(names) - set(family.enabled(paths.stem, wanted.goal.files)):
+        if wanted.enable:
             units.systemctl("enable", "--no-reload", "--quiet", "--", *names)
             _refuse_not_enabled(paths, names)
         reload()

@@ -10,6 +10,7 @@ from typing import Any, Dict, Iterator, List, NamedTuple, Tuple
 
 import pytest
 from ansible.parsing.dataloader import DataLoader
+from ansible.plugins.loader import init_plugin_loader
 from ansible.template import Templar, trust_as_template
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -24,6 +25,12 @@ FILES = sorted(
     not in (("preflight", "tasks", "profile.yml"), ("preflight", "tasks", "rules.yml"))
 )
 Tasks = List[Dict[str, Any]]
+
+
+@pytest.fixture(scope="module", autouse=True)
+def lookups() -> None:
+    """Lookups are found as in a play."""
+    init_plugin_loader()
 
 
 class Case(NamedTuple):
@@ -45,6 +52,15 @@ RELEASES = [
     {"id": "c" * 16, "verdict": "adopted"},
 ]
 CONFIRMED: Dict[str, Any] = {"pending": {}, "active": "a", "confirmed": {"release": "a"}, "drift": []}
+THRESHOLDS = {
+    "ddtree_min_accept_rate": 0.1,
+    "ddtree_min_accept_length": "1.5",
+    "ddtree_speed_tolerance": 0.15,
+    "ddtree_generations": 6,
+    "ddtree_concurrent": 0,
+    "ddtree_max_new_tokens": 64,
+}
+KEY = "/proc/sys/kernel/ostype"  # a file with one word in it
 THERE = {"store": {"previous": "c" * 16, "releases": RELEASES}}
 
 CASES = [
@@ -147,8 +163,8 @@ CASES = [
         "roles/service/tasks/verify.yml",
         "Nothing is unfinished, and nobody has changed the unit files",
         {"service_now": CONFIRMED},
-        {"service_now": {**CONFIRMED, "pending": {"release": "r"}}},
-        "h: release r was switched to and never confirmed",
+        {"service_now": {**CONFIRMED, "pending": {"release": "r", "phase": "switched"}}},
+        "h: release r is switched and not confirmed; deploy again",
     ),
     Case(
         "roles/service/tasks/verify.yml",
@@ -163,6 +179,40 @@ CASES = [
         {"service_now": CONFIRMED},
         {"service_now": {**CONFIRMED, "confirmed": {}}},
         "h: release a was never confirmed",
+    ),
+    *(
+        Case(
+            "roles/ddtree/tasks/main.yml",
+            "The thresholds of the server gate can be met",
+            THRESHOLDS,
+            refused,
+            "h: ddtree_min_accept_rate is a share from 0 to 1, ",
+        )
+        for refused in (
+            {"ddtree_min_accept_rate": 7},
+            {"ddtree_speed_tolerance": "15"},
+            {"ddtree_min_accept_length": -1},
+            {"ddtree_generations": 0},
+            {"ddtree_concurrent": -1},
+            {"ddtree_max_new_tokens": 4},
+        )
+    ),
+    *(
+        Case(
+            "roles/ddtree/tasks/main.yml",
+            "The API key is one",
+            {"ddtree_api_key_file": KEY},
+            {"ddtree_api_key_file": str(file)},
+            f"h: {file} must hold the API key and nothing else, on one line",
+        )
+        for file in (Path("/dev/null"), Path(__file__))
+    ),
+    Case(
+        "roles/service/tasks/choose.yml",
+        "It can be served from",
+        {"service_unit": "s.service", "service_dest": "/v", "service_unit_files": {"stat": {"exists": True}}},
+        {"service_unit_files": {"stat": {"exists": False}}},
+        "h: no unit of s.service was there when /v was adopted",
     ),
     Case(
         "roles/service/tasks/gates.yml",

@@ -72,15 +72,26 @@ def test_the_gpus_of_the_one_server() -> None:
         ({"a": 30001}, [], "instance a must be a dictionary with a port, not 30001"),
         ({"a": {"port": 1, "gpu": [0]}}, [], "instance a has unknown keys: gpu; known are"),
         ({"a": {"gpus": [0]}}, [], "instance a needs a port of its own"),
-        ({"a": {"port": 1}, "b": {"port": 1}}, [], "instances a and b share port 1"),
+        ({"a": {"port": 1, "gpus": [0]}, "b": {"port": 1, "gpus": [1]}}, [], "instances a and b share port 1"),
         ({"a": {"port": 1, "gpus": [0]}, "b": {"port": 2, "gpus": [0]}}, [], "instances a and b share GPU 0"),
         ({"a": {"port": 1, "gpus": ["x"]}}, [], "must be indices such as"),
         ({"a": {"port": 1}}, [0], "give each instance its own gpus"),
+        ({"a": {"port": 1, "gpus": [0]}, "b": {"port": 2}}, [], "instance b needs gpus of its own"),
+        ({"a": {"port": 99999}}, [], "instance a needs a port of its own, a number below 65536"),
+        ({"a": {"port": 1, "gpus": 3}}, [], "instance a: gpus must be a list of indices"),
+        ({"a": {"port": 1, "arguments": "x"}}, [], "instance a: arguments must be a dictionary, not 'x'"),
+        ({"a": {"port": 1, "environment": ["x"]}}, [], "instance a: environment must be a dictionary"),
+        ({}, "0,1", "gpus must be a list of indices such as"),
     ],
 )
-def test_what_cannot_be_meant_is_named(chosen: Any, gpus: list[int], says: str) -> None:
+def test_what_cannot_be_meant_is_named(chosen: Any, gpus: Any, says: str) -> None:
     with pytest.raises(AnsibleFilterError, match=says):
         instances(chosen, UNIT, ARGUMENTS, gpus)
+
+
+def test_instances_without_gpus_may_share_a_cpu() -> None:
+    found = instances({"a": {"port": 1}, "b": {"port": 2}}, UNIT, {**ARGUMENTS, "device": "cpu"})
+    assert [item["environment"] for item in found] == [{}, {}]
 
 
 def test_the_filter_has_its_name() -> None:
