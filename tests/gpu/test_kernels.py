@@ -11,6 +11,7 @@ from __future__ import annotations
 import importlib.util
 import os
 import shutil
+import site
 import subprocess
 import sys
 from pathlib import Path
@@ -41,7 +42,9 @@ def rmsnorm(rows, weight, eps):
 def environment_fixture(tmp_path: Path) -> Path:
     """An environment that sees the packages of this Python."""
     venv = tmp_path / "venv"
-    subprocess.run([sys.executable, "-m", "venv", "--without-pip", "--system-site-packages", str(venv)], check=True)
+    subprocess.run([sys.executable, "-m", "venv", "--without-pip", str(venv)], check=True)
+    # Also where this Python is a virtual environment itself.
+    write(site_of(venv) / "this_python.pth", "".join(f"{path}\n" for path in site.getsitepackages()))
     if importlib.util.find_spec("sgl_kernel") is None:
         write(site_of(venv) / "sgl_kernel" / "__init__.py", STANDIN)
     return venv
