@@ -17,6 +17,8 @@ import pytest
 from ansible_collections.ddtree.fleet.tests.unit.conftest import RunModule
 from ansible_collections.ddtree.fleet.tests.unit.replayed import KEY, Server, failed
 
+pytestmark = pytest.mark.slow  # a server of its own for each
+
 
 def test_accepted_drafts_pass_in_check_mode_too(server: Server, smoke: RunModule) -> None:
     server.start("dflash_accepted")
@@ -106,7 +108,6 @@ def test_two_texts_for_one_prompt_are_a_remark(server: Server, smoke: RunModule)
     assert "same prompt twice" not in [check["name"] for check in result["checks"]]
 
 
-@pytest.mark.slow
 def test_a_hanging_generation_ends_in_time(server: Server, smoke: RunModule) -> None:
     server.start("dflash_accepted", "--hang")
     result = smoke(request_timeout=1)
@@ -114,7 +115,6 @@ def test_a_hanging_generation_ends_in_time(server: Server, smoke: RunModule) -> 
     assert "server_info: not asked after a request broke off" in result["not_verified"]
 
 
-@pytest.mark.slow
 def test_a_server_that_is_never_ready_ends_in_time(server: Server, smoke: RunModule) -> None:
     server.start("dflash_accepted", "--delay-ready", "100")
     result = smoke(ready_timeout=2)
@@ -126,7 +126,6 @@ def test_a_server_that_is_never_ready_ends_in_time(server: Server, smoke: RunMod
     ]
 
 
-@pytest.mark.slow
 def test_a_server_that_becomes_ready_later_passes(server: Server, smoke: RunModule) -> None:
     server.start("dflash_accepted", "--delay-ready", "1.5")
     result = smoke()
