@@ -122,7 +122,7 @@ def test_an_installed_package_works_by_its_full_names(installed: str, inventory:
         collections=installed,
     )
     assert listed.returncode == 0, listed.stderr
-    assert "ddtree.fleet.service" in listed.stdout
+    assert "Bring the service there" in listed.stdout
     documented = ansible("ansible-doc", "-t", "module", "ddtree.fleet.venv_stream", cwd=tmp_path, collections=installed)
     assert documented.returncode == 0 and "ddtree.fleet.venv_stream" in documented.stdout
 

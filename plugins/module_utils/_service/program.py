@@ -104,19 +104,19 @@ def main(arguments: List[str]) -> int:
         problem = str(error)
     except OSError as error:
         problem = f"{error.filename or given.stem}: {error.strerror or error}"
-    print(f"way back of {given.stem}: {problem}", file=sys.stderr)
+    _say(f"way back of {given.stem}: {problem}", problem=True)
     return 1
 
 
 def _status(paths: Paths) -> int:
     marker = markers.load(paths)
     if marker is None:
-        print(f"{paths.stem}: nothing is pending")
+        _say(f"{paths.stem}: nothing is pending")
         return 0
     left = marker.seconds_left(boot_id())
     when = f"in {max(0, round(left))} s" if left is not None else f"within {marker.timeout} s after the boot"
     back = f"release {marker.way_back}" if marker.way_back else "what was there before any release"
-    print(
+    _say(
         f"{paths.stem}: release {marker.release} of {markers.who(marker)} is {marker.phase} and not confirmed; {back} comes back {when}"
     )
     return 0
@@ -130,22 +130,28 @@ def _restore(paths: Paths, boot: bool) -> int:
         marker = markers.load(paths)
         if marker is None:
             way_back.clean(paths)
-            print(f"{paths.stem}: nothing is pending")
+            _say(f"{paths.stem}: nothing is pending")
             return 0
         reason = "the host was booted anew" if boot else f"nobody confirmed it within {marker.timeout} s"
         done = restoring.restore(paths, marker, steps, reason, "boot" if boot else "timer", boot=boot)
     back = f"release {done.way_back}" if done.way_back else "what was there before"
-    print(f"{paths.stem}: release {done.release} was taken back ({done.reason}); {back} is there again")
+    _say(f"{paths.stem}: release {done.release} was taken back ({done.reason}); {back} is there again")
     for remark in (*done.remarks, *done.not_started):
-        print(f"{paths.stem}: {remark}", file=sys.stderr)
-    print(
+        _say(f"{paths.stem}: {remark}", problem=True)
+    _say(
         json.dumps(
             {"start_seconds": done.start_seconds, "teardown_seconds": done.teardown_seconds, "steps": steps.taken}
         )
     )
-    sys.stdout.flush()
     if not boot:
         problems = restoring.prove(Store(marker.dest), done, paths.stem, marker.ready_timeout)
         for problem in problems:
-            print(f"{paths.stem}: not healthy within {marker.ready_timeout} s: {problem}", file=sys.stderr)
+            _say(f"{paths.stem}: not healthy within {marker.ready_timeout} s: {problem}", problem=True)
     return 0
+
+
+def _say(text: str, problem: bool = False) -> None:
+    """One line for the journal, at once."""
+    stream = sys.stderr if problem else sys.stdout
+    stream.write(text + "\n")
+    stream.flush()
