@@ -38,6 +38,7 @@ from ansible_collections.ddtree.fleet.plugins.plugin_utils._endpoint import Endp
 from ansible_collections.ddtree.fleet.plugins.plugin_utils._leg import Leg, LegError
 
 RELAY = 0  # the number of the sink that is the source's connection to this process
+LAST_WORDS_SECONDS = 0.3
 DIRECT_FROM = 64 << 20  # bytes; below, setting up a connection between the hosts is not worth it
 MAX_STREAMS = 4
 SPECIAL_SHOWN = 100
@@ -532,9 +533,10 @@ class Relay:
                 )
         groups = list(_groups(targets))
         targets[0].alone = len(targets) == 1 and targets[0].sink == RELAY and hasattr(os, "splice")
+        heard = threading.Event()  # the source has ended by itself, and said why
         waiting = [pool.submit(target.take_files) for target in targets]
         for future in waiting:
-            future.add_done_callback(lambda future: self._end_without_targets(leg, targets))
+            future.add_done_callback(lambda future: self._end_without_targets(leg, targets, heard))
         relayed = [group for group in groups if any(target.sink == RELAY for target in group.targets)]
         self._board.begin(targets)
         with self._feeding(targets):
@@ -545,6 +547,8 @@ class Relay:
             except LegError:
                 if not self._ended:
                     raise
+            finally:
+                heard.set()
             for target in targets:
                 if target.sink == RELAY:  # a source tells those that it is connected to itself
                     target.put(message_frame("end"))
@@ -573,10 +577,16 @@ class Relay:
             for target in taking:
                 target.put((kind, payload))
 
-    def _end_without_targets(self, leg: Leg, targets: Sequence[Target]) -> None:
-        """End the source when nobody is left to read the rest for."""
-        if not any(target.alive for target in targets):
-            self._end_source(leg)
+    def _end_without_targets(self, leg: Leg, targets: Sequence[Target], heard: threading.Event) -> None:
+        """End the source when nobody is left to read the rest for.
+
+        Where they are connected directly it may be the source that fails, which says why first, and is listened to for a moment.
+        """
+        if any(target.alive for target in targets):
+            return
+        if any(target.sink != RELAY for target in targets) and heard.wait(LAST_WORDS_SECONDS):
+            return
+        self._end_source(leg)
 
     def _end_source(self, leg: Leg) -> None:
         self._ended = True

@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import sys
@@ -24,20 +25,23 @@ def main(stdin: BinaryIO, stdout: BinaryIO) -> None:
     for number in (signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, _end)  # so that the lease is given back
     channel = Channel(stdin, stdout)
-    try:
-        request = channel.receive("scan", "open")
-        check_protocol(request)
-        if request["op"] == "scan":
-            source.serve(channel, request)
-        else:
-            target.serve(channel, request)
-    except (TreeError, ReleaseError, LeaseError, PeerError) as error:
-        _report(channel, str(error))
-    except (KeyError, TypeError, ValueError) as error:
-        _report(channel, f"the stream is corrupt: a request lacks or garbles {error}")
-    except OSError as error:
-        place = f"{show(os.fsencode(error.filename))}: " if error.filename else ""
-        _report(channel, f"{place}{error.strerror or error}")
+    with (
+        contextlib.ExitStack() as opened
+    ):  # closed after it was said what went wrong: who notices the end asks the relay why
+        try:
+            request = channel.receive("scan", "open")
+            check_protocol(request)
+            if request["op"] == "scan":
+                source.serve(channel, request, opened)
+            else:
+                target.serve(channel, request)
+        except (TreeError, ReleaseError, LeaseError, PeerError) as error:
+            _report(channel, str(error))
+        except (KeyError, TypeError, ValueError) as error:
+            _report(channel, f"the stream is corrupt: a request lacks or garbles {error}")
+        except OSError as error:
+            place = f"{show(os.fsencode(error.filename))}: " if error.filename else ""
+            _report(channel, f"{place}{error.strerror or error}")
 
 
 def _end(*_signal: object) -> None:

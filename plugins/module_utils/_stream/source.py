@@ -168,11 +168,12 @@ def _open(src: bytes) -> bytes:
     return root
 
 
-def serve(channel: Channel, request: Message) -> None:
-    """Answer one relay; ``scan`` has ``src``, ``exclude``, ``full`` and ``check``. See docs/protocol.md."""
+def serve(channel: Channel, request: Message, opened: contextlib.ExitStack) -> None:
+    """Answer one relay; ``scan`` has ``src``, ``exclude``, ``full`` and ``check``. See docs/protocol.md.
+
+    Connections to targets are closed with ``opened``.
+    """
     source = Source(channel, request)
-    try:
-        channel.send("tree", **source.describe(bool(request.get("interpreter"))))
-        source.converse()
-    finally:
-        source.close()
+    opened.callback(source.close)
+    channel.send("tree", **source.describe(bool(request.get("interpreter"))))
+    source.converse()
