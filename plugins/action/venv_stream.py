@@ -25,7 +25,8 @@ from ansible_collections.ddtree.fleet.plugins.plugin_utils._endpoint import (
     resolve,
 )
 from ansible_collections.ddtree.fleet.plugins.plugin_utils._leg import LegError
-from ansible_collections.ddtree.fleet.plugins.plugin_utils._relay import Relay, Request, Target, Verdict
+from ansible_collections.ddtree.fleet.plugins.plugin_utils._relay import Relay
+from ansible_collections.ddtree.fleet.plugins.plugin_utils._targets import Request, Target, Verdict
 
 ARGUMENTS: dict[str, dict[str, Any]] = {
     "source": {"type": "str"},

@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from ansible_collections.ddtree.fleet.plugins.plugin_utils._relay import Target
+    from ansible_collections.ddtree.fleet.plugins.plugin_utils._targets import Target
 
 EVERY_S = 5.0
 MIB = 1 << 20

@@ -18,7 +18,8 @@ from typing import Any
 from ansible_collections.ddtree.fleet.plugins.plugin_utils._bundle import BOOTSTRAP
 from ansible_collections.ddtree.fleet.plugins.plugin_utils._endpoint import Endpoint
 from ansible_collections.ddtree.fleet.plugins.plugin_utils._leg import LegError
-from ansible_collections.ddtree.fleet.plugins.plugin_utils._relay import Relay, Request, Target
+from ansible_collections.ddtree.fleet.plugins.plugin_utils._relay import Relay
+from ansible_collections.ddtree.fleet.plugins.plugin_utils._targets import Request, Target
 
 SOURCE, TARGET = "a", "b"  # the names of the two hosts
 MARK = "DDTREE_FAULT"  # the environment variable by which a run's processes are known

@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import dataclasses
+import os
 import shlex
 import sys
 from pathlib import Path
@@ -13,7 +14,9 @@ from typing import Any, Callable, Dict, List, Optional
 
 from ansible_collections.ddtree.fleet.plugins.plugin_utils._bundle import BOOTSTRAP, PACKAGE
 from ansible_collections.ddtree.fleet.plugins.plugin_utils._endpoint import Endpoint
-from ansible_collections.ddtree.fleet.plugins.plugin_utils._relay import Relay, Request, Target
+from ansible_collections.ddtree.fleet.plugins.plugin_utils._relay import Relay
+from ansible_collections.ddtree.fleet.plugins.plugin_utils._targets import Request, Target
+from ansible_collections.ddtree.fleet.tests.unit.agents import releases
 
 MIB = 1 << 20
 
@@ -123,3 +126,33 @@ def logging(root, entry):
 sender.open_scanned = logging
 """
 NO_ADDRESS = "addresses.addresses = lambda: []\n"
+
+
+MANY_BYTES = 30 * MIB // 4 + 1  # of the files in many_files
+
+
+def many_files(folder: Path) -> Path:
+    """A tree of 30 files of a quarter mebibyte that differ, and a small one below them."""
+    (folder / "lib" / "deep").mkdir(parents=True)
+    for number in range(30):
+        (folder / "lib" / f"{number:02}").write_bytes(os.urandom(MIB // 4))
+    (folder / "lib" / "deep" / "x").write_text("x")
+    return folder
+
+
+def one_large_file(folder: Path) -> Path:
+    """A tree whose content is a large file, and a few small ones around it."""
+    folder.mkdir()
+    (folder / "a").write_bytes(b"before")
+    (folder / "large").write_bytes(os.urandom(24 * MIB + 11))
+    with (folder / "sparse").open("wb") as file:
+        file.truncate(3 * MIB)
+        file.write(b"before a hole")
+    (folder / "z").write_bytes(b"after")
+    return folder
+
+
+def release_of(tmp_path: Path, name: str) -> Path:
+    """The only release of a host."""
+    (release,) = releases(tmp_path / name / "venv")
+    return tmp_path / name / "venv.releases" / release

@@ -197,6 +197,8 @@ class Sender:
         offsets = sorted(group.offsets.items())
         self._sinks.send(group.sinks, *message_frame("group", runs=to_runs(group.numbers), offsets=offsets))
         for number in group.numbers:
+            if not self._sinks.any_left(group.sinks):
+                break
             self._send_file(group, number)
         self._end_block(group)
         self._send_packed(group, 0)

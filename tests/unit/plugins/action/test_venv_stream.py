@@ -19,7 +19,7 @@ from ansible_collections.ddtree.fleet.plugins.action import venv_stream as actio
 from ansible_collections.ddtree.fleet.plugins.module_utils._index import index_path
 from ansible_collections.ddtree.fleet.plugins.modules import venv_stream as module
 from ansible_collections.ddtree.fleet.plugins.plugin_utils._endpoint import EndpointError
-from ansible_collections.ddtree.fleet.plugins.plugin_utils._relay import Verdict
+from ansible_collections.ddtree.fleet.plugins.plugin_utils._targets import Verdict
 from ansible_collections.ddtree.fleet.tests.unit.agents import listing
 
 pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("forget_hashes")]

@@ -10,7 +10,7 @@ import pytest
 from ansible_collections.ddtree.fleet.plugins.plugin_utils import _board
 from ansible_collections.ddtree.fleet.plugins.plugin_utils._board import Board
 from ansible_collections.ddtree.fleet.plugins.plugin_utils._endpoint import Endpoint
-from ansible_collections.ddtree.fleet.plugins.plugin_utils._relay import Target
+from ansible_collections.ddtree.fleet.plugins.plugin_utils._targets import Target
 
 MIB = 1 << 20
 

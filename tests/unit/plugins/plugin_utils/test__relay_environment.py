@@ -12,7 +12,7 @@ from typing import Any, Callable, Dict
 import pytest
 from ansible_collections.ddtree.fleet.plugins.module_utils import _release_states
 from ansible_collections.ddtree.fleet.plugins.module_utils._releases import Store
-from ansible_collections.ddtree.fleet.plugins.plugin_utils._relay import Target
+from ansible_collections.ddtree.fleet.plugins.plugin_utils._targets import Target
 from ansible_collections.ddtree.fleet.tests.unit.agents import listing, releases
 from ansible_collections.ddtree.fleet.tests.unit.environments import SYSTEM_PYTHON, build, managed_python, output
 from ansible_collections.ddtree.fleet.tests.unit.hosts import altered, here, request, run, target

@@ -1,0 +1,329 @@
+# Copyright (c) 2026, the ddtree.fleet authors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""What is streamed, and the targets of a stream: the leg to each, what it lacks, and the verdict that it ends with."""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import threading
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Optional
+
+from ansible_collections.ddtree.fleet.plugins.module_utils._stream.fanout import Outlet
+from ansible_collections.ddtree.fleet.plugins.module_utils._stream.wire import (
+    BLOCK,
+    PROTOCOL,
+    Frame,
+    PeerError,
+)
+from ansible_collections.ddtree.fleet.plugins.plugin_utils._board import Board
+from ansible_collections.ddtree.fleet.plugins.plugin_utils._certificates import make_pair
+from ansible_collections.ddtree.fleet.plugins.plugin_utils._endpoint import Endpoint
+from ansible_collections.ddtree.fleet.plugins.plugin_utils._leg import Leg, LegError
+
+RELAY = 0  # the number of the sink that is the source's connection to this process
+CHANGES = ("added", "changed", "removed")
+
+
+@dataclass(frozen=True)
+class Request:
+    """What to stream. ``src`` and ``dest`` are absolute paths; ``idle`` is how long a silent peer is waited for, in seconds.
+
+    ``path`` is auto, relay or direct; ``compress`` auto, zstd or none; ``rate`` in bytes per second, 0 for any; ``ports`` the range
+    that targets listen in for direct connections, 0 for any; ``streams`` the number of direct connections each, 0 for as many as
+    the processors can use; ``addresses`` where the source finds a target, by host, before its own idea of it.
+    """
+
+    src: str
+    dest: str
+    exclude: Sequence[str]
+    source: str
+    full: bool
+    repair: bool
+    bytecode: bool
+    check: bool
+    run: str
+    who: str
+    take_over: bool
+    idle: float
+    seeds: Sequence[str] = ()
+    link: bool = True
+    compress: str = "auto"
+    path: str = "relay"
+    ports: tuple[int, int] = (0, 0)
+    streams: int = 0
+    addresses: Mapping[str, str] = field(default_factory=dict)
+    rate: int = 0
+    ship: bool = False
+    special: bool = False
+    changes: bool = False
+    interpreter: Sequence[str] = ()  # the paths that a base interpreter is known by, when that is what is streamed
+
+
+@dataclass
+class Verdict:
+    """What came of one target. ``changed`` in check mode: whether a real run would change it."""
+
+    host: str
+    failed: bool = False
+    changed: bool = False
+    msg: str = ""
+    notices: list[str] = field(default_factory=list)
+    release: str = ""
+    digest: str = ""
+    installed_digest: str = ""
+    path: str = ""
+    compress: str = ""
+    files_sent: int = 0
+    bytes_sent: int = 0
+    bytes_resumed: int = 0
+    wire_bytes: int = 0
+    mib_per_s: float = 0.0
+    reused: dict[str, dict[str, int]] = field(default_factory=dict)
+    origins: dict[str, dict[str, int]] = field(default_factory=dict)
+    changes: dict[str, Any] = field(default_factory=dict)
+    links: list[str] = field(default_factory=list)
+    relocated: dict[str, Any] = field(default_factory=dict)
+    interpreter: str = ""
+    interpreter_stream: dict[str, Any] = field(default_factory=dict)
+    bytecode: dict[str, int] = field(default_factory=dict)
+    peak_memory: int = 0
+    seconds: dict[str, float] = field(default_factory=dict)
+
+
+class Target:
+    """One target's leg and what is known of it; every method may end in a failed verdict, never in an exception."""
+
+    def __init__(self, endpoint: Endpoint, python: str) -> None:
+        self.verdict = Verdict(endpoint.host)
+        self.endpoint = endpoint
+        self.python = python
+        self.leg: Optional[Leg] = None
+        self.unknown: set[int] = set()
+        self.want: set[int] = set()
+        self.partial: dict[int, list[Any]] = {}
+        self.shipped = ""
+        self.codec = ""
+        self.sink = RELAY
+        self._outlet = Outlet()
+        self.alone = False  # nobody else gets content through the relay, so that blocks need not wait in a queue
+        self.ready = threading.Event()
+
+    @property
+    def alive(self) -> bool:
+        return not self.verdict.failed
+
+    def connected(self) -> Leg:
+        if self.leg is None:
+            raise LegError(f"{self.verdict.host}: there is no connection")
+        return self.leg
+
+    @contextlib.contextmanager
+    def judged(self) -> Iterator[None]:
+        try:
+            yield
+        except LegError as error:
+            self.fail(str(error))
+        except (ArithmeticError, KeyError, TypeError, ValueError) as error:
+            self.fail(f"{self.verdict.host}: the stream is corrupt: an answer lacks or garbles {error}")
+
+    def fail(self, why: str) -> None:
+        self.verdict.failed = True
+        self.verdict.msg = self.verdict.msg or why
+        self._outlet.fail()
+
+    def open(self, request: Request, board: Board, stack: contextlib.ExitStack) -> None:
+        with self.judged():
+            self.leg = stack.enter_context(Leg(self.endpoint, self.python, request.idle, board.heard))
+            self.leg.tell(
+                "open",
+                protocol=PROTOCOL,
+                dest=request.dest,
+                interpreter=bool(request.interpreter),
+                run=request.run,
+                who=request.who,
+                take_over=request.take_over,
+                check=request.check,
+                full=request.full,
+                seeds=list(request.seeds),
+                link=request.link,
+            )
+
+    def look(self, digest: str, repair: bool) -> None:
+        """Learn whether the release is here already."""
+        with self.judged():
+            leg = self.connected()
+            opened = leg.answer("opened")
+            self.codec = opened["codec"]
+            state = leg.ask("look", "state", digest=digest, repair=repair)
+            self.verdict.release, self.verdict.digest = state["release"], digest
+            self.verdict.changed = not state["present"]
+            if state["present"]:
+                self.verdict.installed_digest = state["installed"]
+                leg.tell("bye")
+
+    def why_not(self, environment: dict[str, Any]) -> str:
+        """Why the environment's interpreter does not do there, empty when it does."""
+        with self.judged():
+            return str(self.connected().ask("check", "checked", environment=environment)["why"])
+        return ""
+
+    def learn_unknown(self, entries: int) -> None:
+        """Pass the directories' digests on as they arrive, then learn which of them the target does not know."""
+        with self.judged():
+            leg = self.connected()
+            self._drain(leg)
+            self.unknown = _numbers(leg.answer("unknown")["want"], entries + 1)
+
+    def learn_need(self, entries: int) -> None:
+        """Pass the listing on as it arrives, then learn what to send."""
+        with self.judged():
+            leg, verdict = self.connected(), self.verdict
+            self._drain(leg)
+            need = leg.answer("need")
+            self.want = _numbers(need["want"], entries)
+            self.partial = {number: _prefixes(found) for number, found in need["partial"]}
+            verdict.files_sent, verdict.bytes_sent = len(self.want), int(need["bytes"])
+            for name in ("reused", "origins", "links"):
+                setattr(verdict, name, need[name])
+            verdict.changes = _changes(need["changes"])
+            verdict.notices += [f"{verdict.host}: there is no seed {seed}" for seed in need["missing_seeds"]]
+
+    def listen(self, request: Request, peer_certificate: str, streams: int) -> dict[str, Any]:
+        """Have the target wait for the source; gives what the source must know to connect, or the ``problem``. Raises LegError."""
+        own = make_pair("target")
+        answer = self.connected().ask(
+            "listen",
+            "listening",
+            ports=list(request.ports),
+            certificate=own.certificate,
+            key=own.key,
+            peer=peer_certificate,
+            streams=streams,
+            idle=request.idle,
+        )
+        if answer["problem"]:
+            return {"problem": answer["problem"]}
+        port = int(answer["port"])
+        named = request.addresses.get(self.verdict.host)
+        addresses = [named] if named else answer["addresses"]
+        return {
+            "port": port,
+            "addresses": [[address, port] for address in addresses],
+            "peer": own.certificate,
+            "streams": streams,
+        }
+
+    def take_files(self) -> None:
+        """Pass the wanted files on as they arrive, and wait for the proof and the commit."""
+        with self.judged():
+            leg, verdict = self.connected(), self.verdict
+            # Until it has built, nothing is read there, however long copying takes.
+            leg.ask("build", "built", direct=self.sink != RELAY)
+            verdict.path = "relay" if self.sink == RELAY else "direct"
+            self.ready.set()
+            passing = threading.Thread(target=self._pass_on, args=(leg,), daemon=True)
+            if not self.alone:
+                passing.start()
+            try:
+                done = leg.answer(
+                    "committed"
+                )  # read while content is passed on, so that neither end waits for the other
+            except LegError:
+                self._outlet.fail()
+                raise
+            if not self.alone:
+                passing.join()
+            verdict.installed_digest, verdict.relocated = done["installed"], done["relocated"]
+            verdict.bytecode, verdict.seconds, verdict.reused = done["bytecode"], done["seconds"], done["reused"]
+            verdict.bytes_resumed, verdict.peak_memory = done["resumed"], done["peak_memory"]
+            verdict.wire_bytes += done["wire"] if self.sink != RELAY else 0
+            seconds = verdict.seconds.get("receive", 0.0)
+            verdict.mib_per_s = round(verdict.bytes_sent / (1 << 20) / seconds, 1) if seconds else 0.0
+            leg.tell("bye")
+
+    def _pass_on(self, leg: Leg) -> None:
+        with self._writing():
+            self._outlet.drain(leg.channel.send_frame)
+            leg.channel.flush()
+
+    @contextlib.contextmanager
+    def _writing(self) -> Iterator[None]:
+        """Give a target up that takes nothing, since it may say that it lives all the while."""
+        try:
+            yield
+        except PeerError as error:
+            self._give_up(f"{self.verdict.host}: {error}")
+        except (OSError, ValueError):  # the other thread hears what the target says of it
+            pass
+
+    def _drain(self, leg: Leg) -> None:
+        with leg.named():
+            self._outlet.drain(leg.channel.send_frame)
+            leg.channel.flush()
+
+    def put(self, frame: Optional[Frame]) -> None:
+        """Pass a frame on, None after the last: by way of the queue, or at once when there is nobody else to wait for."""
+        if not self.alone:
+            self._outlet.put(frame)
+        elif frame and self._is_ready():
+            with self._writing():
+                self.connected().channel.send_frame(*frame)
+                self.connected().channel.flush()
+
+    def put_block(self, source: Leg, length: int) -> bool:
+        """Pass the block whose header the source has just sent on within the kernel; gives False when the target is gone.
+
+        Raises LegError when the source fails.
+        """
+        with self._writing():
+            if self._is_ready():
+                source.pass_on(self.connected(), BLOCK, length)
+                return True
+        return False
+
+    def _is_ready(self) -> bool:
+        """Wait until the target reads content; gives False when it has failed."""
+        while self.alive and not self.ready.wait(0.2):
+            pass
+        return self.alive
+
+    def abandon(self) -> None:
+        """End the agent, whatever its thread waits for; what it has staged stays for the next run."""
+        self._give_up(f"{self.verdict.host}: the stream was abandoned")
+
+    def _give_up(self, why: str) -> None:
+        self.fail(why)
+        if self.leg:
+            self.leg.kill()
+
+
+def _numbers(asked: Any, below: int) -> set[int]:
+    """What a target asks for by its places in the listing; raises ValueError or TypeError for anything else."""
+    numbers = set(asked)
+    if not all(isinstance(number, int) and 0 <= number < below for number in numbers):
+        raise ValueError("want")
+    return numbers
+
+
+def _prefixes(found: Any) -> list[Any]:
+    """The lengths and hashes of what a target has of a file; raises ValueError or TypeError for anything else."""
+    if not all(isinstance(length, int) and isinstance(sha256, str) for length, sha256 in found):
+        raise ValueError("partial")
+    return list(found)
+
+
+def _changes(found: Any) -> dict[str, Any]:
+    """What a target says would change, nothing where it was not asked; raises ValueError or TypeError for anything else."""
+    if not found:
+        return {}
+    lists = [found[kind] for kind in CHANGES]
+    counts = [found["counts"][kind] for kind in CHANGES]
+    sizes = found["sizes"].values()
+    texts = [found["against"], *found["sizes"], *itertools.chain.from_iterable(lists)]
+    if not all(isinstance(text, str) for text in texts) or not all(isinstance(one, int) for one in [*counts, *sizes]):
+        raise ValueError("changes")
+    return dict(found)
