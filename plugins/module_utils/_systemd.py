@@ -85,7 +85,8 @@ class UnitState:
         return ""
 
 
-def _output(argv: List[str]) -> str:
+def output(argv: List[str], seconds: float = ANSWER_SECONDS) -> str:
+    """What a command of systemd prints. Raises SystemdError where it fails, or has not ended after ``seconds``."""
     try:
         # run_command of AnsibleModule knows no time-out.
         done = subprocess.run(  # pylint: disable=ansible-bad-function
@@ -93,28 +94,24 @@ def _output(argv: List[str]) -> str:
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
-            timeout=ANSWER_SECONDS,
+            timeout=seconds,
             env={**os.environ, "LC_ALL": "C.UTF-8"},
             check=False,
         )
     except OSError as error:
-        raise SystemdError(
-            f"{argv[0]} cannot be run ({error}); the server gate needs a host that systemd runs"
-        ) from error
+        raise SystemdError(f"{argv[0]} cannot be run ({error}); this needs a host that systemd runs") from error
     except subprocess.TimeoutExpired as error:
-        raise SystemdError(
-            f"{argv[0]} did not answer within {ANSWER_SECONDS} s; look at systemd on this host"
-        ) from error
+        raise SystemdError(f"{argv[0]} did not answer within {seconds:.0f} s; look at systemd on this host") from error
     if done.returncode != 0:
         reason = done.stderr.decode("utf-8", "replace").strip() or f"exit status {done.returncode}"
-        raise SystemdError(f"{argv[0]} failed: {reason}")
+        raise SystemdError(f"{' '.join(argv[:2])} failed: {reason}")
     return done.stdout.decode("utf-8", "replace")
 
 
 def show(unit: str) -> UnitState:
     """The unit's state now. A unit that does not exist is a state too (``load`` is ``not-found``)."""
-    output = _output(["systemctl", "show", "--no-pager", f"--property={PROPERTIES}", "--", unit])
-    values = dict(line.split("=", 1) for line in output.splitlines() if "=" in line)
+    said = output(["systemctl", "show", "--no-pager", f"--property={PROPERTIES}", "--", unit])
+    values = dict(line.split("=", 1) for line in said.splitlines() if "=" in line)
     return UnitState(
         unit=unit,
         load=values.get("LoadState", ""),
@@ -130,7 +127,7 @@ def show(unit: str) -> UnitState:
         # One line a file: "/etc/default/server (ignore_errors=yes)".
         environment_files=tuple(
             line.split("=", 1)[1].rsplit(" (", 1)[0]
-            for line in output.splitlines()
+            for line in said.splitlines()
             if line.startswith("EnvironmentFiles=/")
         ),
     )
@@ -141,20 +138,20 @@ def expanded(names: Sequence[str]) -> List[str]:
     patterns = [name for name in names if "*" in name]
     loaded: List[str] = []
     if patterns:
-        output = _output(["systemctl", "list-units", "--all", "--plain", "--no-legend", "--no-pager", "--", *patterns])
-        loaded = [line.split()[0] for line in output.splitlines() if line.strip()]
+        said = output(["systemctl", "list-units", "--all", "--plain", "--no-legend", "--no-pager", "--", *patterns])
+        loaded = [line.split()[0] for line in said.splitlines() if line.strip()]
     return list(dict.fromkeys([*(name for name in names if name not in patterns), *loaded]))
 
 
 def journal(unit: str, invocation: str, redactor: Redactor, lines: int = 20) -> List[str]:
     """The last lines of one invocation, redacted and bounded. A journal that cannot be read is said in a line."""
     try:
-        output = _output(
+        said = output(
             ["journalctl", _selection(unit, invocation), "--output=cat", f"--lines={lines}", "--no-pager", "--quiet"]
         )
     except SystemdError as error:
         return [f"(journal not readable: {error})"]
-    return [redactor.bounded(line, LINE_LIMIT) for line in output.splitlines()[-lines:]]
+    return [redactor.bounded(line, LINE_LIMIT) for line in said.splitlines()[-lines:]]
 
 
 def journal_lines(unit: str, invocation: str, seconds: float) -> Iterator[str]:

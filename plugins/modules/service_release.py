@@ -55,12 +55,12 @@ options:
       - Those that were saved with the release when it is not given.
     type: dict
   addresses:
-    description: What must be free before the release starts, as C(HOST:PORT), with O(state=armed) or O(state=switched).
+    description: What must be free before the release starts, as C(HOST:PORT), with O(state=armed).
     type: list
     elements: str
     default: []
   gpus:
-    description: The GPUs that must be free before the release starts, by index, with O(state=armed) or O(state=switched). All of the host when empty.
+    description: The GPUs that must be free before the release starts, by index, with O(state=armed). All of the host when empty.
     type: list
     elements: int
     default: []
@@ -84,10 +84,6 @@ options:
     description: Seconds that a server may take until it is ready, with O(state=armed). The timer watches the old one for that long.
     type: int
     default: 1800
-  health_timeout:
-    description: Seconds to wait for the health of what is started again, with O(state=restored). V(0) does not wait.
-    type: int
-    default: 0
   reason:
     description: Why, for the history and the diagnosis, with O(state=restored).
     type: str
@@ -249,7 +245,7 @@ units:
       description: Since when it runs, as systemd writes it. Empty when it does not.
       type: str
 serves:
-  description: Where the units that run answer, by their command lines.
+  description: Where the units that run answer, by their command lines. C(url) is empty where they do not say it.
   type: list
   elements: dict
   returned: always
@@ -320,7 +316,6 @@ def main() -> None:
             "free_timeout": {"type": "int", "default": 120},
             "timeout": {"type": "int"},
             "ready_timeout": {"type": "int", "default": 1800},
-            "health_timeout": {"type": "int", "default": 0},
             "reason": {"type": "str", "default": ""},
             "verdict": {"type": "str", "choices": ["passed", "failed"]},
             "proof": {"type": "dict", "default": {}},

@@ -97,12 +97,12 @@ def arm(paths: Paths, marker: Marker, steps: Steps) -> Marker:
     store = Store(marker.dest)
     python = choose_python(marker.dest)
     make_private(paths.state)
-    with steps.step("reserve space"):
-        folders = [paths.state, store.root, os.path.dirname(paths.keys)]
-        marker = replace(marker, reserves=markers.reserve(folders, f"{paths.stem}.reserve"))
-    with steps.step("save unit files"):
-        family.save(store, store.active() or NO_RELEASE, paths.stem, family.read(paths.units, paths.stem))
     try:
+        with steps.step("reserve space"):
+            folders = [paths.state, store.root, os.path.dirname(paths.keys)]
+            marker = replace(marker, reserves=markers.reserve(folders, f"{paths.stem}.reserve"))
+        with steps.step("save unit files"):
+            family.save(store, store.active() or NO_RELEASE, paths.stem, family.read(paths.units, paths.stem))
         with steps.step("arm"):
             remove_link(paths.laid)
             program.write(paths.program)
@@ -110,8 +110,7 @@ def arm(paths: Paths, marker: Marker, steps: Steps) -> Marker:
             way_back.install(paths, marker, python)
             return markers.store(paths, marker)
     except (ServiceError, OSError):
-        markers.release(marker.reserves)
-        way_back.clean(paths)
+        way_back.remove(paths, marker)  # an earlier marker of this run too: nothing was switched yet
         raise
 
 
@@ -182,10 +181,8 @@ def _refuse_pending(paths: Paths, order: Order) -> None:
     pending = markers.load(paths)
     if pending is None or (pending.run == order.run and pending.phase == markers.ARMED):
         return
-    left = pending.seconds_left(boot_id())
-    when = f"in {max(0, round(left))} s" if left is not None else f"within {pending.timeout} s after the boot"
     raise ServiceError(
-        f"{order.unit}: release {pending.release} of {markers.who(pending)} is not confirmed yet; without that its way back is taken {when}. "
+        f"{order.unit}: release {pending.release} of {markers.who(pending)} is not confirmed yet; without that its way back is taken {pending.due(boot_id())}. "
         "Wait for it, or take it now with state=restored"
     )
 

@@ -33,6 +33,7 @@ from ansible_collections.ddtree.fleet.plugins.module_utils._service.paths import
 
 # How far a deployment is; going back is due in every phase.
 ARMED, SWITCHING, SWITCHED, RESTORING = "armed", "switching", "switched", "restoring"
+MORE_SECONDS = 120  # what going back does besides stopping and waiting
 RESERVE_BYTES = 4 << 20
 LOCK_SECONDS = 30
 POLL_SECONDS = 0.05
@@ -105,6 +106,15 @@ class Marker:
 
     def units(self) -> List[str]:
         return sorted({self.unit, *self.before.units, *self.after.units})
+
+    def restore_seconds(self) -> int:
+        """What going back may take: stopping, waiting until ports and GPUs are free, and the rest."""
+        return self.stop_timeout + self.free_timeout + MORE_SECONDS
+
+    def due(self, boot: str) -> str:
+        """When the timer takes the way back, in words."""
+        left = self.seconds_left(boot)
+        return f"in {max(0, round(left))} s" if left is not None else f"within {self.timeout} s after the boot"
 
     def seconds_left(self, boot: str) -> Optional[float]:
         """Until the timer takes the way back; None after a reboot, when the timer has begun anew."""

@@ -32,7 +32,6 @@ from ansible_collections.ddtree.fleet.plugins.module_utils._service.steps import
 
 PACKAGE = "ansible_collections.ddtree.fleet.plugins.module_utils"
 MAIN = f"import sys\nfrom {PACKAGE}._service.program import main\nsys.exit(main(sys.argv[1:]))\n"
-MORE_SECONDS = 120
 
 
 @functools.cache
@@ -113,18 +112,16 @@ def _status(paths: Paths) -> int:
     if marker is None:
         _say(f"{paths.stem}: nothing is pending")
         return 0
-    left = marker.seconds_left(boot_id())
-    when = f"in {max(0, round(left))} s" if left is not None else f"within {marker.timeout} s after the boot"
     back = f"release {marker.way_back}" if marker.way_back else "what was there before any release"
     _say(
-        f"{paths.stem}: release {marker.release} of {markers.who(marker)} is {marker.phase} and not confirmed; {back} comes back {when}"
+        f"{paths.stem}: release {marker.release} of {markers.who(marker)} is {marker.phase} and not confirmed; {back} comes back {marker.due(boot_id())}"
     )
     return 0
 
 
 def _restore(paths: Paths, boot: bool) -> int:
     pending = markers.load(paths)
-    wait = pending.stop_timeout + pending.free_timeout + MORE_SECONDS if pending else MORE_SECONDS
+    wait = pending.restore_seconds() if pending else markers.MORE_SECONDS
     steps = Steps()
     with markers.locked(paths, "the way back at boot" if boot else "the way back", wait):
         marker = markers.load(paths)

@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 import os
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any, Callable, Dict, List, Optional, Tuple, TypeVar
 
 from ansible_collections.ddtree.fleet.plugins.module_utils._releases import ReleaseError, Store
@@ -16,7 +16,6 @@ from ansible_collections.ddtree.fleet.plugins.module_utils._service import famil
 from ansible_collections.ddtree.fleet.plugins.module_utils._service import marker as markers
 from ansible_collections.ddtree.fleet.plugins.module_utils._service import restore as restoring
 from ansible_collections.ddtree.fleet.plugins.module_utils._service.family import Files
-from ansible_collections.ddtree.fleet.plugins.module_utils._service.free import split_address
 from ansible_collections.ddtree.fleet.plugins.module_utils._service.marker import Marker
 from ansible_collections.ddtree.fleet.plugins.module_utils._service.paths import (
     Paths,
@@ -27,7 +26,6 @@ from ansible_collections.ddtree.fleet.plugins.module_utils._service.paths import
 from ansible_collections.ddtree.fleet.plugins.module_utils._service.steps import STOP, WAIT, Steps, present_state
 
 T = TypeVar("T")
-MORE_SECONDS = 120  # what a restore does besides stopping and waiting, and the other way round a confirmation
 
 
 @dataclass(frozen=True)
@@ -46,7 +44,6 @@ class Request:
     stop_timeout: int = 180
     free_timeout: int = 120
     timeout: Optional[int] = None
-    health_timeout: int = 0
     ready_timeout: int = 1800
     reason: str = ""
     verdict: Optional[str] = None
@@ -111,7 +108,7 @@ def _said(error: Exception, request: Request) -> str:
 
 
 def _check_numbers(request: Request) -> None:
-    least = {"stop_timeout": 1, "free_timeout": 0, "ready_timeout": 1, "health_timeout": 0}
+    least = {"stop_timeout": 1, "free_timeout": 0, "ready_timeout": 1}
     for name, lowest in least.items():
         if getattr(request, name) < lowest:
             raise ServiceError(f"{name} must be {lowest} or more, not {getattr(request, name)}")
@@ -175,11 +172,7 @@ def _facts(paths: Paths, store: Store) -> Dict[str, Any]:
             for _name, unit in sorted(found.items())
             if not (unit.down and unit.load == "not-found")
         ],
-        "serves": [
-            {"unit": name, "url": health.server(unit)}
-            for name, unit in sorted(found.items())
-            if unit.up and health.server(unit)
-        ],
+        "serves": [{"unit": name, "url": health.server(unit)} for name, unit in sorted(found.items()) if unit.up],
         "hand_written": family.hand_written(paths.stem, files),
         "drift": switch.drift(files, record),
         "warnings": looks.warnings(),
@@ -277,21 +270,24 @@ def _switched(paths: Paths, store: Store, request: Request, steps: Steps) -> Dic
 
 
 def _as_asked(marker: Marker, request: Request) -> Marker:
-    """The marker with what switching may ask for anew; the units are fixed, since going back was armed for them."""
+    """The marker, once it is what the request is about: release and units are fixed, since going back was armed for them."""
+    if request.release not in (None, marker.release):
+        raise ServiceError(
+            f"{request.unit}: release {marker.release} was armed, not {request.release}; take the way back with state=restored, then "
+            "arm for that one"
+        )
     if request.units and set(request.units) != set(marker.after.units):
         raise ServiceError(
             f"{request.unit}: units {', '.join(marker.after.units)} were armed, not {', '.join(request.units)}; take the way back "
             "with state=restored, then arm for these"
         )
-    for text in request.addresses:
-        split_address(text)
-    return replace(marker, addresses=request.addresses or marker.addresses, gpus=request.gpus or marker.gpus)
+    return marker
 
 
 def _would_switch(paths: Paths, store: Store, request: Request, given: Optional[Files]) -> Dict[str, Any]:
     """What switching would do; without a marker, which a check does not write, for the release that is named."""
     marker = markers.load(paths)
-    if marker and marker.run != request.run_id:  # what a run left that is not this one is taken back before
+    if marker and marker.run != request.run_id:  # what another run left is taken back before this one switches
         marker = None
     release = marker.release if marker else request.release or store.active() or ""
     names = (
@@ -308,20 +304,24 @@ def _confirmed(paths: Paths, store: Store, request: Request, steps: Steps) -> Di
     if request.verdict == "failed":
         raise ServiceError("a release whose gate failed is not confirmed; take the way back with state=restored")
     if request.check:
-        return {"changed": True, "release": switch.own(paths, request.unit, str(request.run_id)).release}
+        if markers.load(paths) is None:  # a check arms and switches nothing
+            return {"changed": True, "release": request.release or ""}
+        marker = _as_asked(switch.own(paths, request.unit, str(request.run_id)), request)
+        switch.refuse_unproved(paths, marker)
+        return {"changed": True, "release": marker.release}
     with markers.locked(paths, "confirming"):
-        marker = switch.own(paths, request.unit, str(request.run_id))
+        marker = _as_asked(switch.own(paths, request.unit, str(request.run_id)), request)
         switch.confirm(paths, marker, request.proof, steps)
     return {"changed": True, "release": marker.release, "way_back": marker.way_back}
 
 
 def _restored(paths: Paths, store: Store, request: Request, steps: Steps) -> Dict[str, Any]:
     pending = markers.load(paths)
-    if request.check:
-        return _would_restore(pending) if pending else {}
     if pending is None or _is_another(pending, request):
         return _restored_before(paths, request)
-    with markers.locked(paths, "taking the way back", pending.stop_timeout + pending.free_timeout + MORE_SECONDS):
+    if request.check:
+        return _would_restore(pending)
+    with markers.locked(paths, "taking the way back", pending.restore_seconds()):
         marker = markers.load(paths)
         if marker is None or _is_another(marker, request):
             return _restored_before(paths, request)
@@ -334,8 +334,6 @@ def _restored(paths: Paths, store: Store, request: Request, steps: Steps) -> Dic
             request.verdict or "",
         )
     problems = done.not_started
-    if request.health_timeout and not problems:
-        problems = restoring.prove(store, done, paths.stem, request.health_timeout)
     what = f"release {done.way_back}" if done.way_back else "what was there before"
     problem = f"{request.unit}: {what} is back, but does not serve: {'; '.join(problems)}; look at the host now"
     return {

@@ -241,9 +241,8 @@ def _start(paths: Paths, wanted: Plan, before: Dict[str, Unit]) -> None:
         raise ServiceError("; ".join(problems) + ("\n" + "\n".join(lines) if lines else ""))
 
 
-def confirm(paths: Paths, marker: Marker, proof: Dict[str, Any], steps: Steps) -> None:
-    """Confirm the marker's release: what was proved is recorded, and nobody goes back any more. Raises ServiceError."""
-    store = Store(marker.dest)
+def refuse_unproved(paths: Paths, marker: Marker) -> None:
+    """Raise ServiceError where what was switched to, and proved since, is not what runs."""
     names = sorted(marker.after.units)
     found = units.look(paths.stem, names)
     if marker.phase != markers.SWITCHED:
@@ -254,10 +253,17 @@ def confirm(paths: Paths, marker: Marker, proof: Dict[str, Any], steps: Steps) -
     lost = [
         problem for name in names for problem in [_lost(name, found.get(name), marker.after.units[name])] if problem
     ]
-    if store.active() != marker.release:
-        lost.append(f"{marker.dest} leads to {store.active() or 'no release'}")
+    active = Store(marker.dest).active()
+    if active != marker.release:
+        lost.append(f"{marker.dest} leads to {active or 'no release'}")
     if lost:
         raise ServiceError(f"{marker.unit}: release {marker.release} does not serve any more: {'; '.join(lost)}")
+
+
+def confirm(paths: Paths, marker: Marker, proof: Dict[str, Any], steps: Steps) -> None:
+    """Confirm the marker's release: what was proved is recorded, and nobody goes back any more. Raises ServiceError."""
+    refuse_unproved(paths, marker)
+    store = Store(marker.dest)
     files = family.read(paths.units, paths.stem)
     markers.release(marker.reserves)  # nobody goes back any more unless writing this down fails, and then there is room
     with steps.step("record"):
@@ -268,7 +274,7 @@ def confirm(paths: Paths, marker: Marker, proof: Dict[str, Any], steps: Steps) -
             "time": now(),
             "run": marker.run,
             "actor": marker.actor,
-            "units": names,
+            "units": sorted(marker.after.units),
             "files": digests(files),
             "proof": Redactor(diagnosis.secrets(paths)).clean(proof),
         }

@@ -9,7 +9,6 @@ import contextlib
 import glob
 import os
 import signal
-import subprocess
 import time
 from dataclasses import dataclass
 from typing import Dict, Iterable, Iterator, List, Sequence
@@ -66,26 +65,9 @@ class Unit:
 def systemctl(*words: str, seconds: float = ANSWER_SECONDS) -> str:
     """What systemctl prints; raises ServiceError when it fails or does not answer."""
     try:
-        # run_command of AnsibleModule knows no time-out, and the program that goes back has none.
-        done = subprocess.run(  # pylint: disable=ansible-bad-function
-            ["systemctl", *words],
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            timeout=seconds,
-            env={**os.environ, "LC_ALL": "C.UTF-8"},
-            check=False,
-        )
-    except OSError as error:
-        raise ServiceError(f"systemctl cannot be run ({error}); this needs a host that systemd runs") from error
-    except subprocess.TimeoutExpired as error:
-        raise ServiceError(
-            f"systemctl {words[0]} did not answer within {seconds:.0f} s; look at systemd on this host"
-        ) from error
-    if done.returncode:
-        said = done.stderr.decode("utf-8", "replace").strip() or f"exit status {done.returncode}"
-        raise ServiceError(f"systemctl {' '.join(words)} failed: {said}")
-    return done.stdout.decode("utf-8", "replace")
+        return _systemd.output(["systemctl", *words], seconds)
+    except _systemd.SystemdError as error:
+        raise ServiceError(str(error)) from error
 
 
 def look(stem: str, names: Iterable[str] = ()) -> Dict[str, Unit]:

@@ -103,14 +103,37 @@ def test_check_mode_writes_nothing_and_says_what_would_change(host: ServiceHost)
         (UNIT, unit_text(B)),
     ]
     assert host.ask("switched", files={UNIT: unit_text(A)}, release=A, check=True)["changed"] is False
-    with pytest.raises(Failure, match="nothing is armed for run run-1"):
-        host.ask("confirmed", check=True)
+    assert host.ask("confirmed", release=B, check=True)["changed"] is True  # as after the others in a play
     assert host.restore(check=True)["changed"] is False
     assert (host.files(), sorted(map(str, host.root.rglob("*")))) == before
     host.arm()
     assert host.restore(check=True)["changed"] is True
-    assert host.ask("confirmed", check=True)["changed"] is True
+    assert host.restore(run_id="run-2", check=True)["changed"] is False
+    with pytest.raises(Failure, match=f"release {B} is armed, not switched"):
+        host.ask("confirmed", check=True)
+    with pytest.raises(Failure, match="the release that is pending is .*, not of run run-2"):
+        host.ask("confirmed", run_id="run-2", check=True)
     assert host.ask("present")["pending"]["phase"] == "armed"
+
+
+def test_another_release_than_the_one_that_was_armed_is_refused(host: ServiceHost) -> None:
+    host.serve()
+    host.arm()
+    for state in ("switched", "confirmed"):
+        with pytest.raises(Failure, match=f"release {B} was armed, not {C}; take the way back"):
+            host.ask(state, release=C)
+
+
+def test_arming_again_that_fails_takes_the_first_one_back(host: ServiceHost, monkeypatch: pytest.MonkeyPatch) -> None:
+    host.serve()
+    host.arm()
+    with monkeypatch.context() as patch:
+        patch.setattr(arm.program, "write", lambda _path: (_ for _ in ()).throw(OSError(28, "No space left")))
+        with pytest.raises(Failure, match="No space left"):
+            host.arm(C)
+    assert host.nothing_is_left()
+    with pytest.raises(Failure, match="nothing is armed for run run-1"):
+        host.ask("switched", files={UNIT: unit_text(B)})
 
 
 def test_nothing_is_restarted_when_nothing_changed(host: ServiceHost) -> None:

@@ -323,7 +323,7 @@ def test_an_address_that_is_no_sglang_ends_at_once(server: Server, smoke: RunMod
 
 def test_a_host_without_systemd_is_one_clear_error(server: Server, smoke: RunModule) -> None:
     (server.folder / "fail").write_text("System has not been booted with systemd as init system")
-    assert smoke()["msg"] == "systemctl failed: System has not been booted with systemd as init system"
+    assert smoke()["msg"] == "systemctl show failed: System has not been booted with systemd as init system"
 
 
 def test_the_environment_gate_fails_with_its_own_message(run_module: RunModule, tmp_path: Path) -> None:

@@ -194,12 +194,12 @@ def test_only_what_was_stopped_is_started_when_the_switch_did_not_come_to_the_li
     host: ServiceHost, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     instances(host)
-    host.arm(A, units=INSTANCES)
+    host.arm(A, units=INSTANCES, addresses=["127.0.0.1:39999"])
     texts = {"sglang@.service": unit_text(A), "sglang@a.service.d/port.conf": "# Written by ddtree.fleet\n"}
     kept = host.invocation("sglang@b.service")
     monkeypatch.setattr(_gpu_host, "port_holder", lambda *_args: {"pid": 7, "command": "foreign"})
     with pytest.raises(Failure, match=r"127.0.0.1:39999 is held by process 7 \(foreign\)"):
-        host.ask("switched", files=texts, addresses=["127.0.0.1:39999"])
+        host.ask("switched", files=texts)
     assert host.running() == ["sglang@b.service"]
     result = host.restore()
     assert host.running() == INSTANCES
