@@ -85,8 +85,9 @@ class UnitState:
         return ""
 
 
-def output(argv: List[str], seconds: float = ANSWER_SECONDS) -> str:
+def output(argv: List[str], seconds: Optional[float] = None) -> str:
     """What a command of systemd prints. Raises SystemdError where it fails, or has not ended after ``seconds``."""
+    seconds = ANSWER_SECONDS if seconds is None else seconds
     try:
         # run_command of AnsibleModule knows no time-out.
         done = subprocess.run(  # pylint: disable=ansible-bad-function
@@ -101,7 +102,7 @@ def output(argv: List[str], seconds: float = ANSWER_SECONDS) -> str:
     except OSError as error:
         raise SystemdError(f"{argv[0]} cannot be run ({error}); this needs a host that systemd runs") from error
     except subprocess.TimeoutExpired as error:
-        raise SystemdError(f"{argv[0]} did not answer within {seconds:.0f} s; look at systemd on this host") from error
+        raise SystemdError(f"{argv[0]} did not answer within {seconds:g} s; look at systemd on this host") from error
     if done.returncode != 0:
         reason = done.stderr.decode("utf-8", "replace").strip() or f"exit status {done.returncode}"
         raise SystemdError(f"{' '.join(argv[:2])} failed: {reason}")

@@ -366,7 +366,7 @@ def test_a_run_of_the_role_over_hosts_that_fit_and_hosts_that_do_not(run: Dict[s
     assert [line.rpartition("(rule ")[2] for line in said["refused"].splitlines()] == [
         "gpus_for_parallelism)",
         "drafts_pipeline)",
-        "drafts_mixed_chunk)",
+        "drafts_mixed_chunk); what is meant so may be named in ddtree_override_rules",
     ]
     assert said["refused"].splitlines()[1] == (
         "refused: pp-size 2 with DDTREE, which SGLang refuses for more than 1. "
@@ -376,7 +376,7 @@ def test_a_run_of_the_role_over_hosts_that_fit_and_hosts_that_do_not(run: Dict[s
         "other-override: budget 16 with CUDA graphs crashes with profile b300_nvlink: on "
     )
     assert said["unknown-rule"].startswith(
-        "unknown-rule: drafts_windows in preflight_override_rules is no rule; the rules are "
+        "unknown-rule: drafts_windows in ddtree_override_rules is no rule; the rules are "
     )
     assert all(rule in said["unknown-rule"] for rule in RULES)
     assert said["no-gpus"].startswith(

@@ -225,16 +225,16 @@ CASES = [
         Case(
             "roles/service/tasks/choose.yml",
             "The release is one that can be returned to",
-            {"service_wanted": passes, "service_there": THERE},
+            {"service_chosen": passes, "service_there": THERE},
             refused,
             says,
         )
         for passes, refused, says in (
-            ("a" * 16, {"service_wanted": "b" * 16}, f"h: release {'b' * 16} is one whose server gate never passed; "),
-            ("c" * 16, {"service_wanted": "d" * 16}, f"h: release {'d' * 16} is not on this host; the releases that "),
+            ("a" * 16, {"service_chosen": "b" * 16}, f"h: release {'b' * 16} is one whose server gate never passed; "),
+            ("c" * 16, {"service_chosen": "d" * 16}, f"h: release {'d' * 16} is not on this host; the releases that "),
             (
-                "previous",
-                {"service_there": {"store": {"previous": None, "releases": RELEASES}}},
+                "c" * 16,
+                {"service_chosen": ""},
                 "h: there is no earlier release that served well, so no way back; ",
             ),
         )
@@ -301,7 +301,7 @@ def test_a_way_back_waits_for_all_that_a_deployment_may_take() -> None:
         "service_gate_timeout": 900,
         "service_way_back_timeout": 0,
         "service_before_stop": "/drain.yml",
-        "service_baseline": "none",
+        "service_speed_baseline": "none",
         "service_now": {"units": [{"active": True}, {"active": True}, {"active": True}, {"active": False}]},
         "_service_servers": ["a", "b"],
         "ansible_play_batch": list("123456"),
@@ -321,7 +321,7 @@ def test_a_way_back_waits_for_all_that_a_deployment_may_take() -> None:
     assert own() == 300 + 120 + 30 + 60 + 60 + 3 * (1800 + 900)
     idle: Dict[str, Any] = {"units": []}
     assert own(service_before_stop="", service_now=idle) == 120 + 30 + 60 + 60 + 2 * (1800 + 900)
-    assert own(service_baseline="record", service_now=idle) == 300 + 120 + 30 + 60 + 60 + 2 * (1800 + 2 * 900)
+    assert own(service_speed_baseline="record", service_now=idle) == 300 + 120 + 30 + 60 + 60 + 2 * (1800 + 2 * 900)
     hosts = {"hostvars": {host: {"service_own_seconds": str(1000 + int(host))} for host in "12345"} | {"6": {}}}
     assert needed(**hosts) == 1005 * 2
     assert needed(ansible_forks=6, **hosts) == 1005

@@ -69,7 +69,7 @@ def test_a_unit_is_read(systemd: Path) -> None:
 
 def test_systemctl_that_fails_is_one_clear_error(systemd: Path) -> None:
     (systemd / "fail").write_text("System has not been booted with systemd as init system (PID 1). Can't operate.")
-    with pytest.raises(SystemdError, match="systemctl failed: System has not been booted"):
+    with pytest.raises(SystemdError, match="systemctl show failed: System has not been booted"):
         _systemd.show("x.service")
 
 
