@@ -323,17 +323,18 @@ def build(rootfs: Path, cache: Path, out: Path) -> Layers:
     return layers
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description="Build the layers of the real-server tests.")
+def main(description: str, build_layers: Callable[[Path, Path, Path], object]) -> None:
+    """Read the command line, which is that of every builder, and build; ends the process with what went wrong."""
+    parser = argparse.ArgumentParser(description=description)
     parser.add_argument("--rootfs", type=Path, required=True, help="root file system of the test hosts, only read")
     parser.add_argument("--cache", type=Path, required=True, help="where downloaded wheels are kept")
     parser.add_argument("--out", type=Path, required=True, help="where the layers are built")
     arguments = parser.parse_args()
     try:
-        build(arguments.rootfs, arguments.cache, arguments.out)
+        build_layers(arguments.rootfs, arguments.cache, arguments.out)
     except BuildError as error:
         sys.exit(str(error))
 
 
 if __name__ == "__main__":
-    main()
+    main("Build the layers of the real-server tests.", build)

@@ -13,10 +13,8 @@ ROOTFS and CACHE are those of build.py, which downloads the wheels; a few MB and
 
 from __future__ import annotations
 
-import argparse
 import os
 import shutil
-import sys
 import zipfile
 from pathlib import Path
 
@@ -33,6 +31,7 @@ from build import (
     digest,
     fetch_wheels,
     locked,
+    main,
     run_in_rootfs,
 )
 
@@ -100,17 +99,5 @@ def build(rootfs: Path, cache: Path, out: Path) -> None:
         )
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description="Build the replayed environment.")
-    parser.add_argument("--rootfs", type=Path, required=True, help="root file system of the test hosts, only read")
-    parser.add_argument("--cache", type=Path, required=True, help="where downloaded wheels are kept")
-    parser.add_argument("--out", type=Path, required=True, help="where the layer is built")
-    arguments = parser.parse_args()
-    try:
-        build(arguments.rootfs, arguments.cache, arguments.out)
-    except BuildError as error:
-        sys.exit(str(error))
-
-
 if __name__ == "__main__":
-    main()
+    main("Build the replayed environment.", build)

@@ -9,7 +9,7 @@ import os
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any, Callable, List
+from typing import Any, Callable, Dict, Iterator, List, Tuple
 
 import pytest
 from ansible_collections.ddtree.fleet.plugins.module_utils import _gpu_host, _releases
@@ -112,11 +112,17 @@ def killing(monkeypatch: pytest.MonkeyPatch, host: ServiceHost, after: int) -> N
     monkeypatch.setattr(units, "systemctl", deadly(host.systemctl))
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("before", BEFORE)
-def test_a_restore_that_is_killed_anywhere_and_run_again_ends_the_same(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, before: Callable[[ServiceHost], None]
-) -> None:
+def until_it_lives(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    before: Callable[[ServiceHost], None],
+    steps: Callable[[ServiceHost], None],
+    doomed: Callable[[ServiceHost], None],
+) -> Iterator[Tuple[ServiceHost, Dict[str, Any], int]]:
+    """Let ``doomed`` die before its first change of the host, then before its second, and so on until it lives.
+
+    Gives each time the host, the picture of it before ``steps``, and how many deaths there were.
+    """
     deaths, ended = 0, False
     while not ended:
         (tmp_path / str(deaths)).mkdir()
@@ -124,23 +130,32 @@ def test_a_restore_that_is_killed_anywhere_and_run_again_ends_the_same(
             host = make_host(tmp_path / str(deaths), patch)
             before(host)
             picture = host.picture()
-            switched(host)
+            steps(host)
             with patch.context() as deadly:
                 killing(deadly, host, deaths)
                 try:
-                    host.restore()
+                    doomed(host)
                     ended = True
                 except Killed:
                     deaths += 1
-            started = host.invocation()
-            running = host.runs()
-            host.program()
-            assert host.picture() == picture, deaths
-            assert host.nothing_is_left(), deaths
-            if running and running == picture["runs"].get(UNIT):
-                assert host.invocation() == started, f"started again although it ran already, after {deaths} changes"
-            assert len(list((Path(host.store.root) / "failed").iterdir())) == 1
+            yield host, picture, deaths
     assert deaths > 15
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("before", BEFORE)
+def test_a_restore_that_is_killed_anywhere_and_run_again_ends_the_same(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, before: Callable[[ServiceHost], None]
+) -> None:
+    for host, picture, deaths in until_it_lives(tmp_path, monkeypatch, before, switched, ServiceHost.restore):
+        started = host.invocation()
+        running = host.runs()
+        host.program()
+        assert host.picture() == picture, deaths
+        assert host.nothing_is_left(), deaths
+        if running and running == picture["runs"].get(UNIT):
+            assert host.invocation() == started, f"started again although it ran already, after {deaths} changes"
+        assert len(list((Path(host.store.root) / "failed").iterdir())) == 1
 
 
 @pytest.mark.slow
@@ -148,25 +163,14 @@ def test_a_restore_that_is_killed_anywhere_and_run_again_ends_the_same(
 def test_a_switch_that_is_killed_anywhere_is_taken_back(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, before: Callable[[ServiceHost], None]
 ) -> None:
-    deaths, ended = 0, False
-    while not ended:
-        (tmp_path / str(deaths)).mkdir()
-        with monkeypatch.context() as patch:
-            host = make_host(tmp_path / str(deaths), patch)
-            before(host)
-            picture = host.picture()
-            with patch.context() as deadly:
-                killing(deadly, host, deaths)
-                try:
-                    host.arm()
-                    host.switch()
-                    ended = True
-                except Killed:
-                    deaths += 1
-            host.program()
-            assert host.picture() == picture, deaths
-            assert not os.path.exists(host.paths.marker)
-    assert deaths > 15
+    def switch(host: ServiceHost) -> None:
+        host.arm()
+        host.switch()
+
+    for host, picture, deaths in until_it_lives(tmp_path, monkeypatch, before, lambda host: None, switch):
+        host.program()
+        assert host.picture() == picture, deaths
+        assert not os.path.exists(host.paths.marker)
 
 
 def test_what_was_armed_and_not_switched_restarts_nothing(host: ServiceHost) -> None:
