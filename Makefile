@@ -65,6 +65,6 @@ lock: setup ## Renew requirements-dev.lock from pyproject.toml
 
 .PHONY: clean
 clean: ## Stop the test hosts and delete everything that was built
-	@if [ -x $(BIN)/python ]; then $(FLEET) down --state $(STATE); $(FLEET) down --state $(CACHE)/fleet/bench-state; fi
+	@if [ -x $(BIN)/python ]; then for state in state state-beside bench-state; do $(FLEET) down --state $(CACHE)/fleet/$$state; done; fi
 	@if mountpoint -q $(CACHE)/fleet/bench-state; then umount $(CACHE)/fleet/bench-state; fi
 	rm -rf build .cache .mypy_cache .pytest_cache .ruff_cache .ansible

@@ -5,7 +5,8 @@
 
 usage: run.py lint|fast|full|long
 
-Every step runs, also after one has failed. Its output goes to build/test/<step>.log; the end of it is shown when the step fails.
+Every step runs, also after one has failed. Scenarios that mostly wait run one after the other beside the other steps, on hosts of their
+own. Its output goes to build/test/<step>.log; the end of it is shown when the step fails.
 Tests of pytest and faults count one by one, everything else counts by step.
 """
 
@@ -17,6 +18,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -30,17 +32,22 @@ TYPED_TESTS = ("tests/faults", "tests/fleet", "tests/input", "tests/replay", "te
 TYPED_PATHS = (".collections", "tests/faults", "tests/fleet", "tests/input", "tests/service_faults")
 FAULTS = (sys.executable, "tests/faults/faults.py")
 SERVICE_FAULTS = (sys.executable, "tests/service_faults/service_faults.py")
+WAITING = ("controller_lost",)  # scenarios that wait for time to pass more than they do
 MOLECULE = ("adopt", "controller_lost", "deploy", "faults", "refuse", "rollback", "service", "stream", "verify")
 
 
 @dataclass(frozen=True)
 class Step:
-    """One command; ``limit`` in seconds. ``counts``: its last line says how many checks it made, as pytest's does."""
+    """One command; ``limit`` in seconds. ``counts``: its last line says how many checks it made, as pytest's does.
+
+    ``beside``: it runs while the others do, on test hosts of its own.
+    """
 
     name: str
     command: Sequence[str]
     limit: int = 900
     counts: bool = False
+    beside: bool = False
 
 
 LINT = (
@@ -65,7 +72,7 @@ FULL = (
     Step("faults", [*FAULTS, "--count", "100"], counts=True),
     Step("faults-direct", [*FAULTS, "--count", "24", "--path", "direct"], counts=True),
     Step("service-faults", [*SERVICE_FAULTS, "--count", "45"], counts=True),
-    *(Step(f"molecule-{name}", ["tests/molecule.sh", name], 1500) for name in MOLECULE),
+    *(Step(f"molecule-{name}", ["tests/molecule.sh", name], 1500, beside=name in WAITING) for name in MOLECULE),
 )
 LONG = (
     *FULL,
@@ -74,6 +81,12 @@ LONG = (
     Step("bench", [sys.executable, "tests/bench/transfer.py"], 7200),
     Step("bench-manifest", [sys.executable, "tests/bench/manifest.py"], 1800),
 )
+# Where the hosts of scenarios that run beside the others are, and what molecule remembers of them.
+APART = {
+    "DDTREE_STATE": f"{os.environ.get('DDTREE_STATE', '')}-beside",
+    "DDTREE_NET": "78",
+    "MOLECULE_EPHEMERAL_DIRECTORY": f"{os.environ.get('DDTREE_STATE', '')}-beside/molecule",
+}
 TIERS = {"lint": LINT, "fast": FAST, "full": FULL, "long": LONG}
 
 
@@ -90,6 +103,7 @@ def run(step: Step) -> tuple[int, int]:
                 stdout=output,
                 stderr=subprocess.STDOUT,
                 timeout=step.limit,
+                env={**os.environ, **(APART if step.beside else {})},
                 check=False,
             ).returncode
         except subprocess.TimeoutExpired:
@@ -99,9 +113,10 @@ def run(step: Step) -> tuple[int, int]:
     passed, failed = counts(text) if step.counts else (int(status == 0), int(status != 0))
     if status and not failed:
         failed = 1
-    print(f"{'ok  ' if not failed else 'FAIL'} {step.name:20} {time.monotonic() - started:7.1f} s", flush=True)
+    said = [f"{'ok  ' if not failed else 'FAIL'} {step.name:24} {time.monotonic() - started:7.1f} s"]
     if failed:
-        print("\n".join(f"     | {line}" for line in text.splitlines()[-SHOWN_LINES:]), flush=True)
+        said += [f"     | {line}" for line in text.splitlines()[-SHOWN_LINES:]]
+    print("\n".join(said), flush=True)  # at once, since another step may end now too
     return passed, failed
 
 
@@ -128,7 +143,15 @@ def main() -> int:
     os.environ["PYTHONDONTWRITEBYTECODE"] = "1"
     started = time.monotonic()
     STARTS.unlink(missing_ok=True)
-    totals = [run(step) for step in TIERS[sys.argv[1]]]
+    steps = TIERS[sys.argv[1]]
+    with ThreadPoolExecutor(1) as beside:
+        waiting = [beside.submit(run, step) for step in steps if step.beside]
+        try:
+            totals = [run(step) for step in steps if not step.beside]
+        except BaseException:  # Ctrl-C
+            beside.shutdown(wait=False, cancel_futures=True)
+            raise
+        totals += [future.result() for future in waiting]
     if sys.argv[1] in ("full", "long"):
         totals.append(server_starts())
     passed, failed = (sum(column) for column in zip(*totals))

@@ -149,12 +149,22 @@ def layer_of_host(text: str) -> tuple[str, str]:
     return host, layer
 
 
+def octet_of_environment() -> int | None:
+    """The network that DDTREE_NET names, none where it is not set."""
+    text = os.environ.get("DDTREE_NET", "")
+    if text and not text.isdecimal():
+        raise FleetError(f"DDTREE_NET must be the second octet of a network, not {text}")
+    return int(text) if text else None
+
+
 def parser() -> argparse.ArgumentParser:
     """The command line; --cache, --state and --net may stand before or after the command."""
     common = argparse.ArgumentParser(add_help=False)
     common.add_argument("--cache", type=Path, default=argparse.SUPPRESS, help=f"default {CACHE}")
     common.add_argument("--state", type=Path, default=argparse.SUPPRESS, help="default state/ in the cache")
-    common.add_argument("--net", type=int, default=argparse.SUPPRESS, help="second octet of the network 10.N.0.0/24")
+    common.add_argument(
+        "--net", type=int, default=argparse.SUPPRESS, help="second octet of the network 10.N.0.0/24; also as DDTREE_NET"
+    )
     top = argparse.ArgumentParser(prog="fleet.py", description=__doc__, parents=[common])
     commands = top.add_subparsers(required=True, metavar="COMMAND")
 
@@ -203,7 +213,7 @@ def main() -> int:
     try:
         if os.geteuid() != 0:
             raise FleetError("test hosts need root")
-        fleet = Fleet.open(cache, getattr(args, "state", cache / "state"), getattr(args, "net", None))
+        fleet = Fleet.open(cache, getattr(args, "state", cache / "state"), getattr(args, "net", octet_of_environment()))
         code: int = args.function(fleet, args)
     except FleetError as exc:
         print(f"fleet: {exc}", file=sys.stderr)
