@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import shutil
+import sys
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
@@ -20,6 +21,9 @@ from .hosts import Host, find_host
 from .machine import Machine, PowerOn
 from .network import DEFAULT_OCTET, Network
 from .shell import FleetError, locked
+
+INOTIFY = Path("/proc/sys/fs/inotify/max_user_instances")
+INOTIFY_LEAST = 1024  # a booted host uses seven
 
 
 @dataclass(frozen=True)
@@ -80,6 +84,7 @@ class Fleet:
             for start in starts.values():
                 lower_directories(layers, base, start.layers)
             self._own_network()
+            _allow_inotify()
 
             def boot(machine: Machine) -> None:
                 if machine.host.name in starts:
@@ -178,6 +183,17 @@ class Fleet:
         machines = self.running()
         keys.write_known_hosts(self.state, self.network, [machine.host for machine in machines])
         inventory.write(self.state, machines)
+
+
+def _allow_inotify() -> None:
+    """Let systemd on many hosts watch files: its instances count for root of this machine, whose limit is often 128."""
+    allowed = int(INOTIFY.read_text())
+    if allowed < INOTIFY_LEAST:
+        print(f"fleet: raising fs.inotify.max_user_instances from {allowed} to {INOTIFY_LEAST}", file=sys.stderr)
+        try:
+            INOTIFY.write_text(str(INOTIFY_LEAST))
+        except OSError as error:
+            raise FleetError(f"{INOTIFY} cannot be written ({error}); set it to {INOTIFY_LEAST}") from error
 
 
 def _in_parallel(work: Callable[[Machine], None], machines: list[Machine]) -> None:
