@@ -128,7 +128,9 @@ def _copied(event: Event, copies: int) -> Iterator[Event]:
         yield dataclasses.replace(event, host=f"{event.host}-0", found={**event.found, "targets": verdicts})
     else:
         for copy in range(copies):
-            yield dataclasses.replace(event, host=f"{event.host}-{copy}")
+            name = f"{event.host}-{copy}"
+            found = json.loads(json.dumps(event.found).replace(event.host, name))
+            yield dataclasses.replace(event, host=name, found=found)
 
 
 def report_100_hosts_bytes() -> int:

@@ -1,7 +1,7 @@
 # Copyright (c) 2026, the ddtree.fleet authors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""A callback that records its run. What the two callbacks of this collection do differs only in what they make of it."""
+"""A callback that records its run. The two callbacks of this collection differ only in what they make of it."""
 
 from __future__ import annotations
 

@@ -18,7 +18,7 @@ from ansible_collections.ddtree.fleet.plugins.plugin_utils._run.model import Che
 
 SHORT, LONG = 240, 4000
 MOST_CHECKS, MOST_STATEMENTS = 400, 40
-# What a terminal or a browser would act upon instead of showing it: control characters, and marks that turn text around.
+# What a terminal or a browser acts upon instead of showing it: control characters, and marks that turn text around.
 _CONTROL = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u200e\u200f\u2028-\u202e\u2066-\u2069]|[\ud800-\udfff]")
 _COLOUR = re.compile("\x1b\\[[0-9;]*[A-Za-z]")
 _FIGURES = (

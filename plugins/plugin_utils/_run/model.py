@@ -49,7 +49,7 @@ class Check:
 
 @dataclass(frozen=True)
 class Gate:
-    """One gate as it ran once. ``at``: its place among all results of the run, by which it is before or after a failure."""
+    """One gate as it ran once. ``at``: its place among all results of the run, before or after a failure."""
 
     name: str
     at: int
@@ -91,9 +91,10 @@ class Span:
 class Host:
     """What the run found and did on one host; ``outcome`` is set when the run ends.
 
-    ``stage`` is canary or batch in a rollout. ``before`` and ``serves`` are the releases that were active first and last, ``wanted`` the
-    one that was brought. ``restored``: the way back was taken after a failure, ``restored_well``: and what came back was proved too.
-    ``tried``: a module of ours ran since the host got its stage. ``verdict`` is the failure that a rescue remembered, which counts although Ansible saw it rescued.
+    ``stage`` is canary or batch in a rollout. ``before`` and ``serves`` are the releases that were active first and last,
+    ``wanted`` the one that was brought. ``restored``: the way back was taken after a failure; ``restored_well``: what came
+    back was proved, too. ``tried``: a module of ours ran since the host got its stage. ``verdict`` is the failure that a
+    rescue remembered, which counts although Ansible saw it rescued.
     """
 
     name: str
@@ -157,9 +158,10 @@ class Host:
         return self.spans[-1].ended - self.spans[0].began if self.spans else 0.0
 
     def settle(self, failed: bool, unreachable: bool, finished: bool, everything: bool) -> None:
-        """Decide what became of it. ``failed``, ``unreachable``: by Ansible's own count; ``finished``: the run reached its end;
+        """Decide what became of it.
 
-        ``everything``: it was a real run of all phases, so that a host of a rollout must have been proved.
+        ``failed``, ``unreachable``: by Ansible's own count; ``finished``: the run reached its end; ``everything``: it was a
+        real run of all phases, so that a host of a rollout must have been proved.
         """
         failed = failed or self.verdict is not None or (not finished and bool(self.failures))
         if unreachable or (self.verdict is not None and self.verdict.unreachable):
@@ -223,7 +225,7 @@ class Run:
             if host.failed:
                 reason = host.reason.replace(f"{host.name}: ", "").strip()
                 groups.setdefault((host.outcome, reason), []).append(host)
-        return [(reason, hosts) for (_, reason), hosts in groups.items()]
+        return [(said[1], hosts) for said, hosts in groups.items()]
 
 
 def grouped(statements: Iterable[tuple[str, str]]) -> list[tuple[str, list[str]]]:

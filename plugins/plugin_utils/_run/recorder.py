@@ -36,8 +36,8 @@ _SERVICE_STATES = ("armed", "switched", "confirmed", "restored")
 class Event:
     """A task's result on one host. ``action``: the module, by its short name when it is ours, which ``ours`` says.
 
-    ``found`` is the result; ``state`` the task's own ``state`` where it is spelled out; ``began`` and ``ended`` seconds since the run
-    began; ``source``: the host is a source; ``check``: the task only looks.
+    ``found`` is the result; ``state`` the task's own ``state`` where it is spelled out; ``began`` and ``ended`` seconds since
+    the run began; ``source``: the host is a source; ``check``: the task only looks.
     """
 
     host: str
@@ -92,7 +92,7 @@ class Recorder:
         host.failures.append(Failure(self._heard, reason, _plain_name(event.task), event.phase, unreachable=True))
 
     def end(self, ended: float, failed: Collection[str], unreachable: Collection[str], finished: bool = True) -> Run:
-        """Settle what became of each host; ``failed`` and ``unreachable`` by Ansible's own count, which knows what was rescued."""
+        """Settle what became of each host; ``failed`` and ``unreachable`` by Ansible's count, which knows what was rescued."""
         run = self.run
         run.ended, run.finished = ended, finished
         everything = not run.tags and not run.skip_tags and not run.check

@@ -1,7 +1,7 @@
 # Copyright (c) 2026, the ddtree.fleet authors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""The report as it lies in its folder after real runs: what is in it, when there is none, and what must never get in."""
+"""The report in its folder after real runs: what is in it, when there is none, and what must never get in."""
 
 from __future__ import annotations
 

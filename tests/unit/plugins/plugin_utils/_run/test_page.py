@@ -9,7 +9,9 @@ import json
 from typing import Any, Dict
 
 import pytest
-from ansible_collections.ddtree.fleet.plugins.plugin_utils._run import page as page_module
+from ansible_collections.ddtree.fleet.plugins.plugin_utils._run.markup import duration, size
+from ansible_collections.ddtree.fleet.plugins.plugin_utils._run.page import title as title_of
+from ansible_collections.ddtree.fleet.plugins.plugin_utils._run.timeline import ticks
 from ansible_collections.ddtree.fleet.tests.unit.replayed import KEY
 from ansible_collections.ddtree.fleet.tests.unit.rollouts import (
     Rollout,
@@ -125,7 +127,7 @@ def test_the_title_says_what_became_of_the_fleet(title: str, asked: Dict[str, An
     rollout.ok("a", "venv_stream", targets=verdicts)
     for host, changed in targets.items():
         rollout.ok(host, "service_release", active=release, state="confirmed" if changed and not asked else "")
-    assert page_module.title(rollout.end()) == title
+    assert title_of(rollout.end()) == title
 
 
 @pytest.mark.parametrize(
@@ -133,18 +135,18 @@ def test_the_title_says_what_became_of_the_fleet(title: str, asked: Dict[str, An
     [(0.04, "0.0 s"), (9.94, "9.9 s"), (9.96, "10 s"), (59.6, "1 min"), (92, "1 min 32 s"), (7260, "2 h 1 min")],
 )
 def test_durations_are_said_for_people(seconds: float, said: str) -> None:
-    assert page_module.duration(seconds) == said
+    assert duration(seconds) == said
 
 
 @pytest.mark.parametrize(
     ("number", "said"), [(0, "0 B"), (999, "999 B"), (1000, "1.0 KiB"), (1 << 30, "1.0 GiB"), (5 << 41, "10,240.0 GiB")]
 )
 def test_sizes_are_said_for_people(number: float, said: str) -> None:
-    assert page_module.size(number) == said
+    assert size(number) == said
 
 
 @pytest.mark.parametrize("whole", [0.001, 3, 61, 3599, 100_000, 10**7])
 def test_a_time_axis_has_few_ticks_within_the_run(whole: float) -> None:
-    found = page_module.ticks(whole)
+    found = ticks(whole)
     assert 1 <= len(found) <= 7
     assert found[0] == 0 and found[-1] <= whole
