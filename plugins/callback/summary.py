@@ -78,7 +78,7 @@ def row(host: Host, word: str) -> tuple[str, ...]:
 
 def _result(host: Host, word: str) -> str:
     """What became of it, with a word that stands out and can be searched for where it failed."""
-    if host.failed:
+    if host.failed and not host.fell_with_the_fleet:
         return "FAILED" if host.outcome == FAILED else f"FAILED, {word}"
     return word
 

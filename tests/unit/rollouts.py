@@ -67,11 +67,20 @@ class Rollout:
         more = {name: value for name, value in (("state", state), ("phase", phase), ("source", source)) if value}
         self.recorder.ok(self.event(host, action, found, **more))
 
-    def failed(self, host: str, action: str, msg: str, rescued: bool = False, phase: str = "", **found: Any) -> None:
+    def failed(
+        self,
+        host: str,
+        action: str,
+        msg: str,
+        rescued: bool = False,
+        phase: str = "",
+        of_our_role: bool = False,
+        **found: Any,
+    ) -> None:
         """A task that failed; Ansible counts the host as failed unless it was rescued."""
         if not rescued:
             self.failures.append(host)
-        more = {"phase": phase} if phase else {}
+        more: Dict[str, Any] = {"of_our_role": of_our_role, **({"phase": phase} if phase else {})}
         self.recorder.failed(self.event(host, action, {"failed": True, "msg": msg, **found}, **more))
 
     def unreachable(self, host: str, msg: str, ignored: bool = False) -> None:

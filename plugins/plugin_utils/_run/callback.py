@@ -8,6 +8,7 @@ from __future__ import annotations
 import atexit
 import os
 import time
+from collections.abc import Iterator
 from pathlib import PurePath
 from typing import Any, Optional
 
@@ -28,6 +29,8 @@ from ansible_collections.ddtree.fleet.plugins.plugin_utils._run.recorder import 
 
 _SOURCES = "ddtree_source"
 _ROLES = {"preflight": PREFLIGHT, "venv": STREAM, "verify": PROVE, "service": SERVE}
+_FILES = {"reach": PREFLIGHT, "preflight": PREFLIGHT, "lock": PREFLIGHT, "verify": PROVE, "service": SERVE}
+_TAKE_BACK = "take_back"  # the task file by which a whole fleet goes back
 _WAY_BACK_FILES = ("roll_back", "previous_gates", "previous_gate")
 _BUILTIN = ("ansible.builtin.", "ansible.legacy.")
 
@@ -104,6 +107,7 @@ class RecordingCallback(CallbackBase):
             began=self._started.pop((host.get_name(), task._uuid), now),
             ended=now,
             ours=task.action.startswith(COLLECTION),
+            of_our_role=_role(task).startswith(COLLECTION),
             task=task.get_name(),
             phase=phase_of(task),
             state=str(task.args.get("state", "")),
@@ -114,10 +118,10 @@ class RecordingCallback(CallbackBase):
 
 def phase_of(task: Any) -> str:
     """The phase of a deployment that a task belongs to, empty where it belongs to none."""
-    role = task._role.get_name() if task._role else ""
+    role = _role(task)
     if role.startswith(COLLECTION):
-        name, file = role.removeprefix(COLLECTION), PurePath(task.get_path().rpartition(":")[0]).stem
-        if name == "service" and file in _WAY_BACK_FILES:
+        name, file = role.removeprefix(COLLECTION), _file(task)
+        if (name == "service" and file in _WAY_BACK_FILES) or _TAKE_BACK in map(_file, _above(task)):
             return GO_BACK
         if name in _ROLES:
             return _ROLES[name]
@@ -127,4 +131,16 @@ def phase_of(task: Any) -> str:
     return next((phase for phase in PHASES if phase in task.tags), "")
 
 
-_FILES = {"preflight": PREFLIGHT, "lock": PREFLIGHT, "verify": PROVE, "service": SERVE}
+def _role(task: Any) -> str:
+    return str(task._role.get_name()) if task._role else ""
+
+
+def _file(item: Any) -> str:
+    """The name of the file that a task or a block stands in."""
+    return PurePath((item.get_path() or "").rpartition(":")[0]).stem
+
+
+def _above(task: Any) -> Iterator[Any]:
+    """What a task stands in: blocks, and what included them."""
+    while task := task._parent:
+        yield task

@@ -49,11 +49,15 @@ class Check:
 
 @dataclass(frozen=True)
 class Gate:
-    """One gate as it ran once. ``at``: its place among all results of the run, before or after a failure."""
+    """One gate as it ran once.
+
+    ``at``: its place among all results of the run, before or after a failure; ``way_back``: it judged what came back.
+    """
 
     name: str
     at: int
     passed: bool
+    way_back: bool = False
     subject: str = ""
     checks: tuple[Check, ...] = ()
     figures: Mapping[str, float] = field(default_factory=dict)
@@ -124,10 +128,17 @@ class Host:
         return self.outcome in NOT_WELL
 
     @property
+    def fell_with_the_fleet(self) -> bool:
+        """Nothing was wrong with it, but the whole rollout was taken back."""
+        return self.taken_back and self.outcome == ROLLED_BACK and not self.failures and self.verdict is None
+
+    @property
     def reason(self) -> str:
         """Why it failed: the last word, since what follows the first failure may be the way back."""
         if not self.failed:
             return ""
+        if self.fell_with_the_fleet:
+            return "taken back with the rest of the fleet, since the rollout stopped"
         last = self.verdict or (self.failures[-1] if self.failures else None)
         return last.reason if last and last.reason else "no reason was given"
 
@@ -139,7 +150,7 @@ class Host:
     def own_gates(self) -> list[Gate]:
         """The gates of what was deployed: those up to the first failure, unless it was rescued."""
         first = self.first_failure
-        return [gate for gate in self.gates if first is None or gate.at <= first.at]
+        return [gate for gate in self.gates if not gate.way_back and (first is None or gate.at <= first.at)]
 
     def way_back_gates(self) -> list[Gate]:
         """The gates of what came back."""
@@ -163,6 +174,7 @@ class Host:
         ``failed``, ``unreachable``: by Ansible's own count; ``finished``: the run reached its end; ``everything``: it was a
         real run of all phases, so that a host of a rollout must have been proved.
         """
+        self.source = self.source and not self.stage and not self.transfer
         failed = failed or self.verdict is not None or (not finished and bool(self.failures))
         if unreachable or (self.verdict is not None and self.verdict.unreachable):
             self.outcome = UNREACHABLE

@@ -84,7 +84,9 @@ def title(run: Run) -> str:
     counted = run.counts()
     total, bad = sum(counted.values()), sum(counted.get(outcome, 0) for outcome in NOT_WELL)
     if bad:
-        return f"{bad} of {total} hosts failed" if total != 1 else f"{run.hosts[0].name} failed"
+        taken = sum(host.fell_with_the_fleet for host in run.hosts)
+        also = f", {taken} taken back with the fleet" if taken else ""
+        return f"{bad - taken} of {total} hosts failed{also}" if total != 1 else f"{run.hosts[0].name} failed"
     if not run.finished:
         return "Interrupted before its end"
     releases = {host.serves for host in run.targets() if host.outcome in (SERVED, UNCHANGED)} - {""}

@@ -12,6 +12,7 @@ from typing import Any
 
 from ansible_collections.ddtree.fleet.plugins.plugin_utils._run import findings
 from ansible_collections.ddtree.fleet.plugins.plugin_utils._run.model import (
+    GO_BACK,
     OUTCOMES,
     PHASES,
     STREAM,
@@ -34,10 +35,11 @@ _SERVICE_STATES = ("armed", "switched", "confirmed", "restored")
 
 @dataclass(frozen=True)
 class Event:
-    """A task's result on one host. ``action``: the module, by its short name when it is ours, which ``ours`` says.
+    """A task's result on one host. ``action``: the module, by its short name; ``ours``: it is of this collection.
 
     ``found`` is the result; ``state`` the task's own ``state`` where it is spelled out; ``began`` and ``ended`` seconds since
-    the run began; ``source``: the host is a source; ``check``: the task only looks.
+    the run began; ``source``: the host is a source; ``check``: the task only looks; ``of_our_role``: it stands in a
+    role of this collection.
     """
 
     host: str
@@ -46,6 +48,7 @@ class Event:
     began: float
     ended: float
     ours: bool = False
+    of_our_role: bool = False
     task: str = ""
     phase: str = ""
     state: str = ""
@@ -111,7 +114,7 @@ class Recorder:
 
     def _hear(self, event: Event) -> Host:
         self._heard += 1
-        self._ours = self._ours or event.ours
+        self._ours = self._ours or event.ours or event.of_our_role
         host = self._hosts.setdefault(event.host, Host(findings.text(event.host, 120)))
         host.source = host.source or event.source
         host.tried = host.tried or bool(host.stage and event.ours)
@@ -142,7 +145,7 @@ class Recorder:
 
     def _gate(self, event: Event, found: Mapping[str, Any]) -> Gate:
         gate = _GATES[event.action](found, self._heard)
-        return gate if gate.subject else replace(gate, subject=_plain_name(event.task))
+        return replace(gate, subject=gate.subject or _plain_name(event.task), way_back=event.phase == GO_BACK)
 
     def _release(self, host: Host, event: Event, found: Mapping[str, Any]) -> None:
         active = findings.text(found.get("active"), 64)
@@ -195,7 +198,7 @@ class Recorder:
         if "ddtree_failed" in facts:
             verdict = findings.mapping(facts["ddtree_failed"])
             reason = findings.text(verdict.get("reason"), findings.LONG)
-            away = "unreachable: " in reason[:200].split("\n", 1)[0]
+            away = reason.startswith("unreachable: ")
             phase = findings.text(verdict.get("phase"), 40)
             host.verdict = Failure(self._heard, reason, phase=phase, unreachable=away) if verdict else None
 

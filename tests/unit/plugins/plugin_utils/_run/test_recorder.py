@@ -8,6 +8,7 @@ from __future__ import annotations
 from typing import Any, Dict
 
 import pytest
+from ansible_collections.ddtree.fleet.plugins.plugin_utils._run.page import title
 from ansible_collections.ddtree.fleet.tests.unit.rollouts import Rollout, outcomes
 
 OLD, NEW = "0f3a6be291c84d77", "7c1e9a04b2d3f581"
@@ -108,13 +109,34 @@ def test_a_host_that_was_taken_back_with_the_fleet_is_rolled_back() -> None:
         rollout.fact(host, ddtree_rollout_stage="batch")
     bring(rollout, "a", "b")
     serve(rollout, "a")
+    rollout.ok("a", "service_release", state="switched", phase="go back", active=OLD)
+    rollout.ok("a", "sglang_smoke", phase="go back", gate="server", figures={"accept_length": 3.1})
+    rollout.ok("a", "service_release", state="confirmed", phase="go back", active=OLD)
     rollout.fact("a", ddtree_taken_back=True)
-    rollout.ok("a", "service_release", state="confirmed", active=OLD)
-    rollout.fact("a", ddtree_failed={"reason": "taken back since b failed", "phase": "go back"})
     serve(rollout, "b")
     run = rollout.end()
     assert outcomes(run) == {"a": "rolled_back", "b": "served"}
-    assert run.hosts[0].serves == OLD
+    taken = run.hosts[0]
+    assert (taken.serves, taken.fell_with_the_fleet, taken.figures("accept_length")[0]) == (OLD, True, 3.9)
+    assert [gate.figures["accept_length"] for gate in taken.way_back_gates()] == [3.1]
+    assert run.reasons()[0][0] == "taken back with the rest of the fleet, since the rollout stopped"
+    assert title(run) == "0 of 2 hosts failed, 1 taken back with the fleet"
+
+
+def test_a_source_that_is_a_target_too_is_a_host_of_the_rollout() -> None:
+    rollout = Rollout()
+    rollout.ok("a", "patch_assert", source=True)
+    rollout.fact("a", ddtree_rollout_stage="batch")
+    bring(rollout, "a")
+    serve(rollout, "a")
+    assert rollout.end().counts() == {"served": 1}
+
+
+def test_a_plan_that_fails_is_worth_telling() -> None:
+    rollout = Rollout()
+    rollout.failed("a", "assert", "a: ddtree_canari is not a setting", of_our_role=True)
+    assert outcomes(rollout.end()) == {"a": "failed"}
+    assert rollout.recorder.worth_telling
 
 
 def test_what_the_plan_resets_does_not_count() -> None:
