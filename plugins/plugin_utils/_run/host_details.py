@@ -60,7 +60,8 @@ def _gate(gate: Gate, checks: Checks, prefix: str) -> str:
     ]
     subject = f"<p>{text(gate.subject)}</p>" if gate.subject else ""
     listed = (
-        f'<details data-checks="{",".join(map(str, passed))}"><summary>{count(len(passed), "passed check")}</summary></details>'
+        f'<details data-checks="{",".join(map(str, passed))}">'
+        f"<summary>{count(len(passed), 'passed check')}</summary></details>"
         if passed
         else ""
     )

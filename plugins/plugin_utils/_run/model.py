@@ -95,10 +95,10 @@ class Span:
 class Host:
     """What the run found and did on one host; ``outcome`` is set when the run ends.
 
-    ``stage`` is canary or batch in a rollout. ``before`` and ``serves`` are the releases that were active first and last,
-    ``wanted`` the one that was brought. ``restored``: the way back was taken after a failure; ``restored_well``: what came
-    back was proved, too. ``tried``: a module of ours ran since the host got its stage. ``verdict`` is the failure that a
-    rescue remembered, which counts although Ansible saw it rescued.
+    ``stage`` is canary or batch in a rollout. ``before`` and ``serves`` are the releases that were active first and
+    last, ``wanted`` the one that was brought. ``restored``: the way back was taken after a failure;
+    ``restored_well``: what came back was proved, too. ``tried``: a module of ours ran since the host got its stage.
+    ``verdict`` is the failure that a rescue remembered, which counts although Ansible saw it rescued.
     """
 
     name: str
@@ -171,8 +171,8 @@ class Host:
     def settle(self, failed: bool, unreachable: bool, finished: bool, everything: bool) -> None:
         """Decide what became of it.
 
-        ``failed``, ``unreachable``: by Ansible's own count; ``finished``: the run reached its end; ``everything``: it was a
-        real run of all phases, so that a host of a rollout must have been proved.
+        ``failed``, ``unreachable``: by Ansible's own count; ``finished``: the run reached its end; ``everything``: it
+        was a real run of all phases, so that a host of a rollout must have been proved.
         """
         self.source = self.source and not self.stage and not self.transfer
         failed = failed or self.verdict is not None or (not finished and bool(self.failures))

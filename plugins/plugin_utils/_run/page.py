@@ -189,7 +189,8 @@ def _streams(run: Run) -> str:
         for stream, row in zip(run.streams, cells)
     )
     return (
-        '<section id="transfer"><h2>Transfer</h2><table class="plain"><caption class="hidden">One row a stream</caption>'
+        '<section id="transfer"><h2>Transfer</h2>'
+        '<table class="plain"><caption class="hidden">One row a stream</caption>'
         f"<thead><tr>{heads}</thead><tbody>{rows}</tbody></table></section>"
     )
 

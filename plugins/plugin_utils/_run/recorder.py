@@ -37,9 +37,9 @@ _SERVICE_STATES = ("armed", "switched", "confirmed", "restored")
 class Event:
     """A task's result on one host. ``action``: the module, by its short name; ``ours``: it is of this collection.
 
-    ``found`` is the result; ``state`` the task's own ``state`` where it is spelled out; ``began`` and ``ended`` seconds since
-    the run began; ``source``: the host is a source; ``check``: the task only looks; ``of_our_role``: it stands in a
-    role of this collection.
+    ``found`` is the result; ``state`` the task's own ``state`` where it is spelled out; ``began`` and ``ended`` seconds
+    since the run began; ``source``: the host is a source; ``check``: the task only looks; ``of_our_role``: it stands in
+    a role of this collection.
     """
 
     host: str
@@ -95,7 +95,7 @@ class Recorder:
         host.failures.append(Failure(self._heard, reason, _plain_name(event.task), event.phase, unreachable=True))
 
     def end(self, ended: float, failed: Collection[str], unreachable: Collection[str], finished: bool = True) -> Run:
-        """Settle what became of each host; ``failed`` and ``unreachable`` by Ansible's count, which knows what was rescued."""
+        """Settle what became of each host; ``failed`` and ``unreachable``: by Ansible, which knows what was rescued."""
         run = self.run
         run.ended, run.finished = ended, finished
         everything = not run.tags and not run.skip_tags and not run.check

@@ -21,15 +21,17 @@ def timeline(run: Run) -> str:
     legend = "".join(f'<li class="p{PHASES.index(phase)}">{phase}' for phase in used)
     rows = "".join(
         f'<tr><th scope="row"><a href="#{anchor_of(host)}"><bdi>{text(host.name)}</bdi></a><td>'
-        f'<svg viewBox="0 0 1000 10" preserveAspectRatio="none" role="img" aria-label="{text(_said(host))}">{_rectangles(host, whole)}</svg>'
+        f'<svg viewBox="0 0 1000 10" preserveAspectRatio="none" role="img" aria-label="{text(_said(host))}">'
+        f"{_rectangles(host, whole)}</svg>"
         for host in hosts
     )
     axis = "".join(
         f'<span style="left:{at / whole * 100:.2f}%">{duration(at)}</span>' for at in ticks(whole) if at < whole * 0.95
     )
     return (
-        f'<section id="timeline"><h2>Timeline</h2><ul class="legend">{legend}</ul><table class="time"><caption class="hidden">'
-        'Phases of each host from the beginning of the run</caption><thead><tr><th scope="col">Host<th scope="col">'
+        f'<section id="timeline"><h2>Timeline</h2><ul class="legend">{legend}</ul>'
+        '<table class="time"><caption class="hidden">Phases of each host from the beginning of the run</caption>'
+        '<thead><tr><th scope="col">Host<th scope="col">'
         f'<div class="axis">{axis}</div></thead><tbody>{rows}</tbody></table></section>'
     )
 
