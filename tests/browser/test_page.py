@@ -260,7 +260,7 @@ def test_a_passed_check_shows_what_was_seen(page: Page) -> None:
 def test_a_failure_leads_to_its_host(page: Page) -> None:
     page.open()
     page.all("article h3 a")[1].click()
-    assert page.driver.switch_to.active_element.text == "rtx6000-1"
+    WebDriverWait(page.driver, 5).until(lambda driver: driver.switch_to.active_element.text == "rtx6000-1")
     fragment = page.driver.current_url.rpartition("#")[2]
     page.open(fragment=f"#{fragment}")
     assert page.find(f"#{fragment} .open").get_attribute("aria-expanded") == "true"
