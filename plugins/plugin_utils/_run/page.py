@@ -142,8 +142,6 @@ def _failure(reason: str, hosts: Sequence[Host]) -> str:
     host = hosts[0]
     first = host.first_failure
     where = [OUTCOMES[host.outcome]]
-    if host.taken_back:
-        where.append("taken back with the fleet")
     if host.source:
         where.append("the source")
     if first and first.phase:
@@ -168,7 +166,7 @@ def _failure(reason: str, hosts: Sequence[Host]) -> str:
 
 
 def _outcome_of_way_back(host: Host) -> str:
-    if host.restored and host.restored_well:
+    if host.fell_with_the_fleet or (host.restored and host.restored_well):
         release = f"Release <code>{text(host.serves[:SHOWN_ID])}</code> serves again."
         return f'<p class="back">{release if host.serves else "What was there before is back."}</p>'
     if host.restored:

@@ -101,10 +101,7 @@ class Recorder:
         everything = not run.tags and not run.skip_tags and not run.check
         for host in self._hosts.values():
             host.settle(host.name in failed, host.name in unreachable, finished, everything)
-        order = list(OUTCOMES)
-        run.hosts = sorted(
-            self._hosts.values(), key=lambda host: (order.index(host.outcome), host.source, natural(host.name))
-        )
+        run.hosts = sorted(self._hosts.values(), key=_urgency)
         return run
 
     @property
@@ -205,6 +202,11 @@ class Recorder:
     @staticmethod
     def _add_warnings(host: Host, said: Collection[str]) -> None:
         host.warnings += [text for text in said if text not in host.warnings]
+
+
+def _urgency(host: Host) -> tuple[Any, ...]:
+    """What needs a look comes first."""
+    return list(OUTCOMES).index(host.outcome), host.fell_with_the_fleet, host.source, natural(host.name)
 
 
 def natural(name: str) -> list[tuple[int, Any]]:

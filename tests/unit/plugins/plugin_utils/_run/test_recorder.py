@@ -113,14 +113,15 @@ def test_a_host_that_was_taken_back_with_the_fleet_is_rolled_back() -> None:
     rollout.ok("a", "sglang_smoke", phase="go back", gate="server", figures={"accept_length": 3.1})
     rollout.ok("a", "service_release", state="confirmed", phase="go back", active=OLD)
     rollout.fact("a", ddtree_taken_back=True)
-    serve(rollout, "b")
+    roll_back(rollout, "b")
+    rollout.failed("b", "fail", "b: server gate failed", phase="go back")
     run = rollout.end()
-    assert outcomes(run) == {"a": "rolled_back", "b": "served"}
-    taken = run.hosts[0]
+    assert list(outcomes(run).items()) == [("b", "rolled_back"), ("a", "rolled_back")]
+    taken = run.hosts[1]
     assert (taken.serves, taken.fell_with_the_fleet, taken.figures("accept_length")[0]) == (OLD, True, 3.9)
     assert [gate.figures["accept_length"] for gate in taken.way_back_gates()] == [3.1]
-    assert run.reasons()[0][0] == "taken back with the rest of the fleet, since the rollout stopped"
-    assert title(run) == "0 of 2 hosts failed, 1 taken back with the fleet"
+    assert run.reasons()[1][0] == "taken back with the rest of the fleet, since the rollout stopped"
+    assert title(run) == "1 of 2 hosts failed, 1 taken back with the fleet"
 
 
 def test_a_source_that_is_a_target_too_is_a_host_of_the_rollout() -> None:
