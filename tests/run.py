@@ -32,8 +32,19 @@ TYPED_TESTS = ("tests/faults", "tests/fleet", "tests/input", "tests/replay", "te
 TYPED_PATHS = (".collections", "tests/faults", "tests/fleet", "tests/input", "tests/service_faults")
 FAULTS = (sys.executable, "tests/faults/faults.py")
 SERVICE_FAULTS = (sys.executable, "tests/service_faults/service_faults.py")
-WAITING = ("controller_lost",)  # scenarios that wait for time to pass more than they do
-MOLECULE = ("adopt", "controller_lost", "deploy", "faults", "refuse", "rollback", "service", "stream", "verify")
+WAITING = ("controller_lost", "fleet")  # scenarios that wait for hosts and timers more than they do
+MOLECULE = (
+    "adopt",
+    "controller_lost",
+    "deploy",
+    "faults",
+    "fleet",
+    "refuse",
+    "rollback",
+    "service",
+    "stream",
+    "verify",
+)
 
 
 @dataclass(frozen=True)
