@@ -24,7 +24,7 @@ import struct
 import zlib
 from typing import Any, BinaryIO, Dict, Iterable, List, Tuple, Union
 
-PROTOCOL = 2
+PROTOCOL = 3
 MAGIC = f"ddtree-agent/{PROTOCOL}"
 MESSAGE, PACKED, BLOCK = 1, 2, 3
 HEADER = struct.Struct(">BI")
