@@ -111,19 +111,19 @@ class Linker:
         """Remember that a connection broke."""
         self._breaks.setdefault((feeder, receiver), []).extend([why] * times)
 
-    def form(self, targets: Sequence[Target]) -> list[Chain]:
-        """Connect those targets that still wait for something. One that nobody can feed fails."""
+    def form(self, targets: Sequence[Target], apart: bool = False) -> list[Chain]:
+        """Connect those targets that still wait for something; ``apart``: each by itself. One that nobody can feed fails."""
         while True:
             waiting = [target for target in targets if target.waits]
-            chains = self._connect(waiting)
+            chains = self._connect(waiting, apart)
             if all(target.waits for chain in chains for target in chain.members):
                 return chains
             # One that failed meanwhile leaves those behind it without anybody who feeds them.
 
-    def _connect(self, targets: Sequence[Target]) -> list[Chain]:
+    def _connect(self, targets: Sequence[Target], apart: bool) -> list[Chain]:
         problems: dict[int, list[str]] = {target.number: [] for target in targets}
         wanting = [target for target in targets if target.want]
-        chained = wanting if self._chains_pay(wanting) else []
+        chained = wanting if self._chains_pay(wanting) and not apart else []
         fed = self._link(list(zip(chained, chained[1:])), problems)
         chains = {target.number: Chain([target]) for target in targets if target.number not in fed}
         heads = list(chains.values())

@@ -75,6 +75,7 @@ class _Writer(io.RawIOBase):
         self.fd = fd
         self.timeout = timeout
         self.ended = False
+        self.waited = 0.0  # seconds until it took what was written
 
     def writable(self) -> bool:
         return True
@@ -88,7 +89,10 @@ class _Writer(io.RawIOBase):
                 return os.write(self.fd, data)
 
     def wait(self) -> None:
-        if not select.select([], [self.fd], [], self.timeout)[1]:
+        since = time.monotonic()
+        ready = select.select([], [self.fd], [], self.timeout)[1]
+        self.waited += time.monotonic() - since
+        if not ready:
             raise PeerError(f"nothing was taken for {self.timeout:.0f} s; the host or the network hangs")
 
 
@@ -309,6 +313,11 @@ class Leg:
             with self.named():
                 self.channel.receive_content(kind, left)
             raise
+
+    @property
+    def waited(self) -> float:
+        """For how many seconds the agent has not taken what was sent to it."""
+        return self._sink.waited
 
     def call_out(self, op: str) -> None:
         """Send a message while another thread listens, which hears of a failure."""

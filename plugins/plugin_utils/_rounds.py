@@ -16,6 +16,7 @@ from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 
+from ansible_collections.ddtree.fleet.plugins.module_utils._stream.pace import idle_seconds
 from ansible_collections.ddtree.fleet.plugins.module_utils._stream.sinks import RELAY
 from ansible_collections.ddtree.fleet.plugins.module_utils._stream.wire import (
     BLOCK,
@@ -27,6 +28,7 @@ from ansible_collections.ddtree.fleet.plugins.plugin_utils._board import Board
 from ansible_collections.ddtree.fleet.plugins.plugin_utils._chains import Chain, Group, Linker, groups
 from ansible_collections.ddtree.fleet.plugins.plugin_utils._endpoint import Endpoint
 from ansible_collections.ddtree.fleet.plugins.plugin_utils._leg import Leg, LegError
+from ansible_collections.ddtree.fleet.plugins.plugin_utils._slow import Slow, Watch
 from ansible_collections.ddtree.fleet.plugins.plugin_utils._targets import Request, Target
 
 FRUITLESS = 3  # rounds in a row after which nobody is wiser
@@ -66,24 +68,41 @@ class Rounds:
         self._board = board
         self._pool = pool
         self._linker = Linker(request, leg, source, tree["processors"], pool)
+        self._aside: list[Target] = []  # those that the others do not wait for any more
+        self._moved = False  # a head to the end of its chain, since nobody knew whether it is slow
 
     def run(self, targets: Sequence[Target]) -> None:
         """Bring every target what it lacks, as far as that can be done. Raises LegError when the source fails."""
         for number, target in enumerate(targets, RELAY + 1):
             target.number = number
         compress = self._agree_on_compression(targets)
-        fruitless = 0
-        while any(target.waits for target in targets):
-            before = [target for target in targets if target.waits]
-            chains = self._linker.form(before)
+        order, fruitless = list(targets), 0
+        while any(target.waits for target in order):
+            before = [target for target in order if target.waits]
+            first = [target for target in before if target not in self._aside]
+            chains = self._linker.form(first or before, apart=not first)
             if not chains:
                 continue
-            found = self._round(chains, compress)
-            fruitless = 0 if found or before != [target for target in targets if target.waits] else fruitless + 1
+            current = self._round(chains, compress, judge=bool(first))
+            found = current.broken is not None and self._blame(chains, *current.broken)
+            if current.slow:
+                self._take_in_hand(current.slow, order)
+            news = found or current.slow or before != [target for target in order if target.waits]
+            fruitless = 0 if news else fruitless + 1
             if fruitless == FRUITLESS:
-                for target in targets:
-                    if target.waits:
-                        target.fail(f"{target.verdict.host}: its content stopped again and again: {target.why_short}")
+                for target in before:
+                    target.fail(f"{target.verdict.host}: its content stopped again and again: {target.why_short}")
+
+    def _take_in_hand(self, slow: Slow, order: list[Target]) -> None:
+        """Set a slow target aside, or have it last in the chain to see whether it is slow."""
+        if slow.proved:
+            self._aside.append(slow.target)
+            self.sent.set_aside.append(slow.target.verdict.host)
+            slow.target.note(slow.notice())
+        else:
+            self._moved = True
+            order.remove(slow.target)
+            order.append(slow.target)
 
     def _agree_on_compression(self, targets: Sequence[Target]) -> str:
         request = self._request
@@ -96,38 +115,40 @@ class Rounds:
                 target.note(f"{lacking}: there is no zstd, so content goes uncompressed; install libzstd")
         return compress
 
-    def _round(self, chains: list[Chain], compress: str) -> bool:
-        """See one round through; gives whether it showed which connection is bad."""
+    def _round(self, chains: list[Chain], compress: str, judge: bool) -> Round:
+        """See one round through. ``judge``: slow targets need not be waited for."""
         self.sent.rounds += 1
-        self.sent.chains = [[target.verdict.host for target in chain.members] for chain in chains]
-        members = [target for chain in chains for target in chain.members]
-        self._board.begin(members)
-        current = Round(self._request, self._leg, chains, self._board)
+        if judge:
+            self.sent.chains = [[target.verdict.host for target in chain.members] for chain in chains]
+        self._board.begin([target for chain in chains for target in chain.members])
+        current = Round(self._request, self._leg, chains, self._board, judge, not self._moved)
         sent = current.run(self._pool, compress)
         if sent:
             self.sent.add(sent)
-        return sum(self._blame(chain) for chain in chains) > 0
+        return current
 
-    def _blame(self, chain: Chain) -> bool:
-        """Find the connection of a chain that broke while both its ends live, so that it is not trusted for ever."""
-        for target in chain.members:
-            if not target.alive:
-                return False
-            if target.done or target.stopped:
-                continue
-            self._linker.broke(target.feeder, target.verdict.host, target.why_short)
-            target.note(
-                f"{target.verdict.host}: content from {target.feeder} stopped ({target.why_short}); "
-                "the rest came in another round"
-            )
-            return True
-        return False
+    def _blame(self, chains: list[Chain], target: Target, why: str) -> bool:
+        """Do not trust a connection for ever that broke while both its ends live; gives whether it was one."""
+        (chain,) = (chain for chain in chains if target in chain.members)
+        if not all(member.alive for member in chain.members[: chain.members.index(target) + 1]):
+            return False
+        self._linker.broke(target.feeder, target.verdict.host, why)
+        target.note(
+            f"{target.verdict.host}: content from {target.feeder} stopped ({why}); the rest came in another round"
+        )
+        return True
 
 
 class Round:
     """One round. Threads see to the targets, one each, while the caller's passes on what goes through this process."""
 
-    def __init__(self, request: Request, leg: Leg, chains: list[Chain], board: Board) -> None:
+    def __init__(self, request: Request, leg: Leg, chains: list[Chain], board: Board, judge: bool, move: bool) -> None:
+        """``judge``: the round ends when a target is found to be slow; ``move``: also when a head may be."""
+        self.slow: Slow | None = None
+        self.broken: tuple[Target, str] | None = None  # the target that first got no content any more, and why
+        self._watch = Watch(chains)
+        self._judge = judge
+        self._move = move
         self._request = request
         self._leg = leg
         self._chains = chains
@@ -178,6 +199,7 @@ class Round:
                 message = parse_message((kind, payload), "group", "sent", "progress") if kind != BLOCK else {}
             if message.get("op") == "progress":
                 self._board.heard(self._request.source, message)
+                self._look(message)
                 continue
             if message.get("op") == "sent":
                 return message
@@ -195,15 +217,43 @@ class Round:
             self._left.pop(target.number)
             cut_off = not target.alive and any(behind.number in self._left for behind in chain.after(target))
             nobody = not self._left
+            if target.why_short and not self._stopped:
+                self.broken = target, target.why_short
         if target.why_short or cut_off or nobody:
             self._stop()
 
     def _heard(self, target: Target, progress: Message) -> None:
         """A target that cannot pass on tells of it at once."""
         with self._lock:
-            lost = [number for number in progress.get("lost", ()) if int(number) in self._left]
+            lost = [
+                (self._left[int(n)], str(why)) for n, why in progress.get("lost", {}).items() if int(n) in self._left
+            ]
+            if lost and not self._stopped:
+                self.broken = lost[0]
         if lost:
             self._stop()
+        self._look(progress)
+
+    def _look(self, progress: Message) -> None:
+        """Judge by what a sender says of those that it sends to, and by what this process sees of those that it feeds itself."""
+        links = dict(progress.get("links", {}))
+        with self._lock:
+            if not self._judge or self._stopped or self._over:
+                return
+            for number, (waited, taken, best) in links.items():
+                target = self._members.get(int(number))
+                if target:
+                    self._watch.heard(target, waited, taken, best, progress.get("came", 0.0), progress["idle"])
+            if progress["phase"] == "send":
+                for chain in self._chains:
+                    if not chain.direct and chain.members[0].waits:
+                        waited, taken, best = chain.members[0].waited_for()
+                        self._watch.heard(chain.members[0], waited, taken, best, idle=idle_seconds() or 0.0)
+            slow = self._watch.slow()
+            if slow is None or not (slow.proved or self._move):
+                return
+            self.slow = slow
+        self._stop()
 
     def _stop(self) -> None:
         """End the round for everybody, so that the next one can begin without what was lost."""

@@ -116,9 +116,9 @@ class Target:
         self.processors = 1
         self.number = 0  # by which the ends of a stream name it; RELAY is no target's
         self.feeder = ""  # the host that content comes from, or relay
+        self.arrived = 0  # bytes of content
         self.done = False  # the release is here
         self.why_short = ""  # why the last round brought less than it should
-        self.stopped = False  # it was because this process said so
         self.watch: Callable[[Target, Message], None] = lambda target, progress: None
         self.outlet = Outlet()
         self.alone = False  # nobody else gets content through the relay, so that blocks need not wait in a queue
@@ -167,6 +167,8 @@ class Target:
 
             def heard(host: str, progress: Message) -> None:
                 board.heard(host, progress)
+                if progress["phase"] == "receive":
+                    self.arrived = int(progress["bytes"])
                 self.watch(self, progress)
 
             self.leg = stack.enter_context(Leg(self.endpoint, self.python, request.idle, heard))
@@ -281,7 +283,7 @@ class Target:
             verdict.wire_bytes += done["wire"]
             verdict.peak_memory = done["peak_memory"]
             if done["op"] == "short":
-                self.why_short, self.stopped = str(done["why"]), bool(done["stopped"])
+                self.why_short = str(done["why"])
                 self.want = set(from_runs(done["want"], max(self.want, default=0) + 1))
                 self.partial = {number: _prefixes(found) for number, found in done["partial"]}
                 return
@@ -312,6 +314,11 @@ class Target:
         with leg.named():
             self.outlet.drain(leg.channel.send_frame)
             leg.channel.flush()
+
+    def waited_for(self) -> tuple[float, int, float]:
+        """What this process has seen of it as its feeder: seconds waited, bytes taken, and the most taken in a second."""
+        leg, taken = self.connected(), self.outlet.taken
+        return (leg.waited, leg.channel.sent, 0.0) if self.alone else (self.outlet.blocked, taken.bytes, taken.best)
 
     def put(self, frame: Optional[Frame]) -> None:
         """Pass a frame on, None after the last: by way of the queue, or at once when there is nobody else to wait for."""

@@ -16,7 +16,7 @@ from ansible_collections.ddtree.fleet.plugins.module_utils._stream.codec import 
 from ansible_collections.ddtree.fleet.plugins.module_utils._stream.inbox import Inbox
 from ansible_collections.ddtree.fleet.plugins.module_utils._stream.link import Link
 from ansible_collections.ddtree.fleet.plugins.module_utils._stream.progress import peak_memory
-from ansible_collections.ddtree.fleet.plugins.module_utils._stream.receiver import STOPPED
+from ansible_collections.ddtree.fleet.plugins.module_utils._stream.receiver import FrameReader
 from ansible_collections.ddtree.fleet.plugins.module_utils._stream.sinks import Sinks
 from ansible_collections.ddtree.fleet.plugins.module_utils._stream.target import Target
 from ansible_collections.ddtree.fleet.plugins.module_utils._stream.wire import Channel, Message, PeerError
@@ -91,7 +91,6 @@ class Conversation:
         self._sinks = Sinks(channel)
         self._listening: Optional[Listening] = None
         self._request: Message = {}
-        self._stopped = False
 
     def converse(self) -> None:
         """Answer until ``bye``."""
@@ -136,31 +135,28 @@ class Conversation:
         """Take one pass of content, pass it on to the targets ``after`` this one, and commit when all of it is here."""
         channel, sinks = self._channel, self._sinks
         sinks.begin()
-        self._stopped = False
         peer: Optional[Receiving] = None
         if direct:
             if self._listening is None:
                 raise PeerError("the relay announced a connection before it had this target listen")
             peer = self._listening.peer()
-        fed = Link(peer or channel, sinks, number, after) if after else peer or channel
+        fed: FrameReader = peer or channel
+        link = Link(fed, sinks, number, after) if after else None
         with self._inbox.listening(self._stop) if direct else contextlib.nullcontext():
-            short = self._target.receive(fed, direct, sinks.report)
-            if short:
-                sinks.stop()
-            done = {} if short else self._target.commit(self._request)
-            with progress.Progress(channel, "pass on").heartbeat():
-                sinks.finish()
-        said = {"wire": peer.received if peer else 0, "peak_memory": peak_memory()}
-        self._disconnect()
-        if short:
-            stopped = self._stopped or short == STOPPED
-            channel.send("short", why=short, stopped=stopped, **said, **self._target.lacking())
-        else:
-            channel.send("committed", seconds=self._target.seconds, **said, **done)
+            short = self._target.receive(link or fed, direct, link.report if link else dict)
+            wire = peer.received if peer else 0
+            if short:  # said before those behind this target notice anything, so that the relay knows where it began
+                channel.send("short", why=short, wire=wire, peak_memory=peak_memory(), **self._target.lacking())
+            else:
+                done = self._target.commit(self._request)
+                with progress.Progress(channel, "pass on").heartbeat():
+                    sinks.finish()
+                channel.send("committed", seconds=self._target.seconds, wire=wire, peak_memory=peak_memory(), **done)
+            self._disconnect()
 
     def _stop(self) -> None:
         """End the pass at once; another thread streams."""
-        self._stopped, listening = True, self._listening
+        listening = self._listening
         if listening:
             listening.close()
         self._sinks.stop()

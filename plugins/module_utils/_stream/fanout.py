@@ -77,9 +77,11 @@ class Rate:
     def __init__(self) -> None:
         self.bytes = 0
         self.best = 0.0
-        self._mark = (0, time.monotonic())
+        self._mark = (0, 0.0)
 
     def add(self, size: int) -> None:
+        if not self.bytes:
+            self._mark = (size, time.monotonic())
         self.bytes += size
         since, began = self._mark
         if self.bytes - since >= RATE_BYTES:

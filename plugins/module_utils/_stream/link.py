@@ -7,9 +7,16 @@ from __future__ import annotations
 
 from typing import Collection, List, Tuple
 
+from ansible_collections.ddtree.fleet.plugins.module_utils._stream.fanout import Rate
 from ansible_collections.ddtree.fleet.plugins.module_utils._stream.receiver import FrameReader
 from ansible_collections.ddtree.fleet.plugins.module_utils._stream.sinks import Sinks
-from ansible_collections.ddtree.fleet.plugins.module_utils._stream.wire import BLOCK, Frame, PeerError, parse_message
+from ansible_collections.ddtree.fleet.plugins.module_utils._stream.wire import (
+    BLOCK,
+    Frame,
+    Message,
+    PeerError,
+    parse_message,
+)
 
 
 class Link:
@@ -25,11 +32,13 @@ class Link:
         self._next = after[:1]
         self._after = frozenset(after)
         self._mine = self._theirs = False
+        self._came = Rate()
 
     def receive_frame(self) -> Frame:
         """The next frame for this target. Raises PeerError as ``peer`` does."""
         while True:
             kind, payload = self._peer.receive_frame()
+            self._came.add(len(payload))
             if kind == BLOCK:
                 mine, theirs = self._mine, self._theirs
             else:
@@ -37,6 +46,10 @@ class Link:
             self._sinks.pass_on(self._next if theirs else [], kind, payload)
             if mine:
                 return kind, payload
+
+    def report(self) -> Message:
+        """What the relay is told of the next target."""
+        return {**self._sinks.report(), "came": self._came.best}
 
     def _whose(self, frame: Frame) -> Tuple[bool, bool]:
         """Whether a message is for this target, and whether it is for those after it."""

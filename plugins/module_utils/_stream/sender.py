@@ -56,6 +56,7 @@ class Sender:
         self._sinks = sinks
         self._limit = RateLimit(rate)
         self._progress = Progress(sinks.channel, "send")
+        self._progress.more = sinks.report
         workers = min(os.cpu_count() or 1, MAX_WORKERS)
         self.pace = Pace(compress, workers)
         self._pool = ThreadPoolExecutor(workers)

@@ -11,6 +11,7 @@ import time
 from typing import TYPE_CHECKING, Any, Dict, Iterator, Sequence
 
 from ansible_collections.ddtree.fleet.plugins.module_utils._stream.fanout import Outlet, fan_out
+from ansible_collections.ddtree.fleet.plugins.module_utils._stream.pace import idle_seconds
 from ansible_collections.ddtree.fleet.plugins.module_utils._stream.wire import (
     BLOCK,
     Buffer,
@@ -177,7 +178,11 @@ class Sinks:
 
     def report(self) -> Message:
         """What the relay is told of those that are sent to; nothing where there are none."""
-        return {"lost": self.lost()} if self._direct else {}
+        if not self._direct:
+            return {}
+        outlets = {str(number): sink.outlet for number, sink in self._direct.items()}
+        links = {number: [one.blocked, one.taken.bytes, one.taken.best] for number, one in outlets.items()}
+        return {"lost": self.lost(), "links": links, "idle": idle_seconds() or 0.0}
 
     def stop(self) -> None:
         """Send nothing more to anybody, and hold up nobody who still tries."""

@@ -34,6 +34,7 @@ BLOCK_SIZE = 1 << 20
 MAX_FRAME = 16 << 20
 ROWS_PER_FRAME = 2000
 PACK_FROM = 1024
+CLOSED = "the stream was closed at this end"
 
 Buffer = Union[bytes, bytearray, memoryview]
 Message = Dict[str, Any]
