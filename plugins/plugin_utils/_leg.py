@@ -28,6 +28,7 @@ F_SETPIPE_SZ = 1031
 SPLICE_F_NONBLOCK = 2
 PIPE = 1 << 20
 AGENT_START_S = 20
+TIDY_UP_S = 5.0
 TRIES = 3
 REFUSED_FOR_NOW = re.compile(rb"kex_exchange_identification|Connection reset by|Connection closed by remote host")
 
@@ -325,8 +326,14 @@ class Leg:
             self.channel.send(op)
 
     def kill(self) -> None:
-        """End the connection at once; a thread that reads from it gets an error, an agent on this host its chance to tidy up."""
+        """End the connection at once; a thread that reads from it gets an error, an agent on this host its chance to tidy up.
+
+        A signal that hits an agent in the wrong place may not end it, so one that lives on is not asked again.
+        """
         self._process.terminate()
+        timer = threading.Timer(TIDY_UP_S, self._process.kill)
+        timer.daemon = True
+        timer.start()
 
     def __enter__(self) -> Leg:
         return self

@@ -409,6 +409,8 @@ class Receiver:
                 raise other_content(entry)
             path = os.path.join(self._tree, entry.path)
             try:
+                if number in self._prefixes:  # begun by a pass that ended early, when it came in two pieces
+                    os.unlink(path)
                 fd = os.open(path, NEW_FILE, 0o600)
                 try:
                     while data:

@@ -341,6 +341,14 @@ def test_a_pass_that_breaks_off_is_gone_on_with_from_any_place_that_is_there(
     assert receiver.resumed == 0  # nothing was there before this stream
 
 
+def test_a_small_file_that_was_cut_in_two_comes_whole(tmp_path: Path) -> None:
+    subject = case(tmp_path, {"a": b"first", "b": b"second", "c": b"third"})
+    receiver = receiver_of(subject)
+    assert receiver.receive(Broken(group([0, 1, 2]), block(b"firstsec")), heals=True) == "gone"
+    assert receiver.receive(Broken(group([1, 2]), block(b"secondthird"), END)) == ""
+    assert subject.files() == {"a": b"first", "b": b"second", "c": b"third"}
+
+
 def test_what_goes_on_from_a_place_that_has_not_arrived_is_refused(tmp_path: Path) -> None:
     subject = case(tmp_path, FILES)
     receiver = receiver_of(subject)
