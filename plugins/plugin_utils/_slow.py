@@ -127,12 +127,14 @@ class Watch:
 
     def _judge(self, chain: Chain, place: int, target: Target) -> Optional[Slow]:
         edge = self._edges[target.number]
+        if edge.per_second("idle") < IDLE_PROCESSORS:
+            return None
         rate = edge.per_second("taken")
         heads = [
             other.members[0].number for other in self._chains if other is not chain and other.direct == chain.direct
         ]
         could = edge.came if place else max((self._edges[number].best for number in heads), default=0.0)
-        if could >= FASTER * rate and edge.per_second("idle") >= IDLE_PROCESSORS:
+        if could >= FASTER * rate:
             return Slow(target, True, rate, could)
         if not place and not heads and len(chain.members) > 1:
             return Slow(target, False)
