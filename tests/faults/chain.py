@@ -64,7 +64,7 @@ class ChainCase:
         self.outcome = Outcome(seed, kind)
         self.folder = work / str(seed)
         self._rng = random.Random(seed)
-        self._path = path
+        self._path = path or self._rng.choice(("direct", "relay"))
         self._slots = slots
         self._what, places = CHAIN_KINDS[kind]
         places = (self._rng.randrange(len(TARGETS)),) if places is None else places
@@ -121,7 +121,7 @@ class ChainCase:
         payload.make(root, self._rng)
         wanted = payload.timeless(payload.snapshot(root))
         when = "early" if self._early else f"{self._moment:.0%} arrived"
-        self.outcome.fault = f"{self.outcome.kind} ({', '.join(self._victims) or 'all'}) at {when}"
+        self.outcome.fault = f"{self.outcome.kind} ({', '.join(self._victims) or 'all'}) at {when}, path {self._path}"
         hangs = self._what in ("stop", "unplug")
         run = self._stream("fault", "first", SHORT_IDLE_S if hangs else LONG_IDLE_S)
         self._watch(run, sum(one[2] for one in wanted.values() if one[0] == "f"))

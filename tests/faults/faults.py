@@ -27,7 +27,11 @@ def main() -> int:
     parser.add_argument("--count", type=int, default=100, help="how many faults")
     parser.add_argument("--seed", type=int, default=1, help="of the first fault; each has the next one")
     parser.add_argument("--only", default="", help="pass over seeds of other kinds of fault")
-    parser.add_argument("--path", choices=["relay", "direct"], default="relay", help="how the content travels")
+    parser.add_argument(
+        "--path",
+        choices=["relay", "direct"],
+        help="how the content travels: relay by default, along a chain either way",
+    )
     parser.add_argument("--topology", choices=["star", "chain"], default="star", help="to one target, or along a chain")
     args = parser.parse_args()
     if INSIDE not in os.environ:
@@ -57,11 +61,12 @@ def run(args: argparse.Namespace) -> int:
     from kinds import KINDS, kind_of
 
     chain = args.topology == "chain"
+    path = args.path or ("" if chain else "relay")
     kinds = list(CHAIN_KINDS if chain else KINDS)
     case = ChainCase if chain else Case
 
     def kind(seed: int) -> str:
-        return kinds[seed % len(kinds)] if chain else kind_of(seed, args.path)
+        return kinds[seed % len(kinds)] if chain else kind_of(seed, path)
 
     if args.only and args.only not in kinds:
         print(f"there is no kind {args.only}; there are {', '.join(kinds)}", file=sys.stderr)
@@ -74,7 +79,7 @@ def run(args: argparse.Namespace) -> int:
     failed: list[int] = []
 
     def one(seed: int) -> Outcome:
-        return case(seed, kind(seed), args.path, Path(os.environ[INSIDE]), slots).run()
+        return case(seed, kind(seed), path, Path(os.environ[INSIDE]), slots).run()
 
     with ThreadPoolExecutor(WAITING) as pool:
         for outcome in pool.map(one, chosen):
@@ -86,8 +91,9 @@ def run(args: argparse.Namespace) -> int:
         came = ", ".join(f"{number} {came}" for (name, came), number in sorted(counts.items()) if name == one_kind)
         print(f"{one_kind:16} {came}")
     for seed in failed:
-        again = f"python tests/faults/faults.py --topology {args.topology} --path {args.path} --count 1 --seed {seed}"
-        print(f"seed {seed} failed; its files are in {KEPT / str(seed)}; once more: {again}")
+        options = f"--topology {args.topology}" + (f" --path {args.path}" if args.path else "")
+        again = f"python tests/faults/faults.py {options} --count 1 --seed {seed}"
+        print(f"seed {seed} failed; its files are in {KEPT}; once more: {again}")
     print(f"{time.monotonic() - began:.0f} s")
     print(f"{len(chosen) - len(failed)} passed, {len(failed)} failed")
     return int(bool(failed))
