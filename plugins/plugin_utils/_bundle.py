@@ -36,6 +36,7 @@ MODULES = (
     "_stream.bytecode",
     "_stream.sinks",
     "_stream.sender",
+    "_stream.large",
     "_stream.receiver",
     "_stream.link",
     "_stream.inbox",

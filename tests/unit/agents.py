@@ -77,9 +77,13 @@ class Agent:
         return self.answer(*ops)
 
     def send(self, frames: Sequence[Frame]) -> None:
-        for frame in frames:
-            self.channel.send_frame(*frame)
-        self.channel.flush()
+        """Send frames; an agent that has ended meanwhile has said why, which is raised as PeerError."""
+        try:
+            for frame in frames:
+                self.channel.send_frame(*frame)
+            self.channel.flush()
+        except BrokenPipeError:
+            raise PeerError(self.complaint()) from None
 
     def complaint(self, *passed: str) -> str:
         """The error that the agent ends with; messages ``passed`` before it do not count."""

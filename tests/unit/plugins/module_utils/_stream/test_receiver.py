@@ -12,11 +12,13 @@ from pathlib import Path
 from typing import Any, Dict, List, Sequence, Tuple
 
 import pytest
+from ansible_collections.ddtree.fleet.plugins.module_utils._stream import large
 from ansible_collections.ddtree.fleet.plugins.module_utils._stream import receiver as under_test
 from ansible_collections.ddtree.fleet.plugins.module_utils._stream.codec import find_codec
+from ansible_collections.ddtree.fleet.plugins.module_utils._stream.large import PREFIX_STEP, Prefixes
 from ansible_collections.ddtree.fleet.plugins.module_utils._stream.listing import check_rows
 from ansible_collections.ddtree.fleet.plugins.module_utils._stream.progress import Progress
-from ansible_collections.ddtree.fleet.plugins.module_utils._stream.receiver import PREFIX_STEP, Prefixes, Receiver
+from ansible_collections.ddtree.fleet.plugins.module_utils._stream.receiver import Receiver
 from ansible_collections.ddtree.fleet.plugins.module_utils._stream.wire import (
     BLOCK,
     BLOCK_HEAD,
@@ -233,7 +235,7 @@ def sha256(data: bytes) -> str:
 
 def test_prefixes_are_hashed_at_every_step_and_at_the_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert PREFIX_STEP == 32 * MIB
-    monkeypatch.setattr(under_test, "PREFIX_STEP", BLOCK_SIZE)
+    monkeypatch.setattr(large, "PREFIX_STEP", BLOCK_SIZE)
     path = tmp_path / "file"
     path.write_bytes(NOISE + NOISE + b"rest")
     assert Prefixes(os.fsencode(path), 3 * BLOCK_SIZE).listed() == [
@@ -251,7 +253,7 @@ def test_prefixes_are_hashed_at_every_step_and_at_the_end(tmp_path: Path, monkey
 def test_a_large_file_goes_on_from_a_place_that_was_asked_for(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, offset: int
 ) -> None:
-    monkeypatch.setattr(under_test, "PREFIX_STEP", 2 * BLOCK_SIZE)
+    monkeypatch.setattr(large, "PREFIX_STEP", 2 * BLOCK_SIZE)
     content = b"head" + NOISE * 4
     subject = case(tmp_path, {"x": content, "y": b"next"})
     there = content[: 3 * BLOCK_SIZE + 4]
@@ -289,7 +291,7 @@ def test_a_full_disk_is_named_and_ends_the_stream(tmp_path: Path, monkeypatch: p
         raise OSError(28, "No space left on device")
 
     subject = case(tmp_path, {"x": NOISE * 2})
-    monkeypatch.setattr(under_test.os, "pwrite", full)
+    monkeypatch.setattr(os, "pwrite", full)
     with pytest.raises(TreeError, match="tree/x: No space left on device; what arrived stays there"):
         subject.take(group([0]), block(NOISE), block(NOISE), END)
 
@@ -322,7 +324,7 @@ FILES = {"a": b"first", "b": NOISE * 3 + b"tail", "c": b"third"}
 def test_a_pass_that_breaks_off_is_gone_on_with_from_any_place_that_is_there(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, offset: int
 ) -> None:
-    monkeypatch.setattr(under_test, "PREFIX_STEP", MIB)
+    monkeypatch.setattr(large, "PREFIX_STEP", MIB)
     subject = case(tmp_path, FILES)
     receiver = receiver_of(subject)
     stream = b"first" + NOISE * 3
@@ -382,6 +384,6 @@ def test_a_full_disk_is_a_failure_also_where_the_connection_ends(
         raise OSError(28, "No space left on device")
 
     receiver = receiver_of(case(tmp_path, FILES))
-    monkeypatch.setattr(under_test.os, "pwrite", full)
+    monkeypatch.setattr(os, "pwrite", full)
     with pytest.raises(TreeError, match="tree/b: No space left on device; what arrived stays there"):
         receiver.receive(Broken(group([0, 1, 2]), block(b"first" + NOISE[:-5])), heals=True)
