@@ -90,7 +90,7 @@ class Rounds:
             news = found or current.slow or before != [target for target in order if target.waits]
             fruitless = 0 if news else fruitless + 1
             if fruitless == FRUITLESS:
-                for target in before:
+                for target in (target for target in before if target.waits):
                     target.fail(f"{target.verdict.host}: its content stopped again and again: {target.why_short}")
 
     def _take_in_hand(self, slow: Slow, order: list[Target]) -> None:

@@ -342,10 +342,10 @@ class Target:
             source.pass_on(self.connected(), BLOCK, length)
 
     def _is_ready(self) -> bool:
-        """Wait until the target reads content; gives False when it has failed."""
-        while self.alive and not self.ready.wait(0.2):
+        """Wait until the target reads content; gives False when it does not wait for any."""
+        while self.waits and not self.ready.wait(0.2):
             pass
-        return self.alive
+        return self.waits
 
     def abandon(self) -> None:
         """End the agent, whatever its thread waits for; what it has staged stays for the next run."""
