@@ -83,6 +83,7 @@ FULL = (
     Step("integration", [*PYTEST, "-o", "faulthandler_timeout=600", "tests/integration"], counts=True),
     Step("faults", [*FAULTS, "--count", "100"], counts=True),
     Step("faults-direct", [*FAULTS, "--count", "24", "--path", "direct"], counts=True),
+    Step("faults-chain", [*FAULTS, "--count", "16", "--topology", "chain"], counts=True),
     Step("service-faults", [*SERVICE_FAULTS, "--count", "45"], counts=True),
     *(Step(f"molecule-{name}", ["tests/molecule.sh", name], 1500, beside=name in WAITING) for name in MOLECULE),
 )

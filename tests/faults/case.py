@@ -257,12 +257,12 @@ class Case:
         if fault.by_wire:
             return True
         if fault.victim in ("relay", "control"):
-            _signal(os.kill, process.pid or 0, signal.Signals[fault.what])
+            send_signal(os.kill, process.pid or 0, signal.Signals[fault.what])
             for wire in [report["wire"] for report in reports.values()] if fault.victim == "control" else []:
-                _signal(os.kill, wire, signal.SIGKILL)
+                send_signal(os.kill, wire, signal.SIGKILL)
         elif host:
             number = signal.SIGSTOP if fault.kind.startswith("stop") else signal.Signals[fault.what]
-            _signal(os.killpg, reports[host]["agent"], number)
+            send_signal(os.killpg, reports[host]["agent"], number)
         elif fault.victim == "disk":
             self._fill(fault.what)
         elif fault.victim == "file":
@@ -303,7 +303,7 @@ class Case:
         """Undo what lasts of the fault, and see that nothing of the run lives on but what was cut off from it."""
         if fault.kind.startswith("stop"):
             agent = run.report(SOURCE if fault.victim == "sender" else TARGET).get("agent", 0)
-            _signal(os.killpg, agent, signal.SIGKILL if fault.what == "killed" else signal.SIGCONT)
+            send_signal(os.killpg, agent, signal.SIGKILL if fault.what == "killed" else signal.SIGCONT)
         if fault.victim == "disk":
             subprocess.run(["mount", "-o", f"remount,{','.join(DISK)}", str(self._disk)], check=True)
         if self._link:
@@ -323,7 +323,7 @@ class Case:
 
     def _kill_marked(self, mark: str) -> None:
         for pid in marked(mark or f"{self.outcome.seed}-"):
-            _signal(os.kill, pid, signal.SIGKILL)
+            send_signal(os.kill, pid, signal.SIGKILL)
 
     # what must be true after it
 
@@ -342,14 +342,14 @@ class Case:
         else:
             self.outcome.came = "killed"
             if fault.victim not in ("relay", "control"):
-                self._problem(f"the relay ended without a verdict: {_end_of(run.said())}")
+                self._problem(f"the relay ended without a verdict: {end_of(run.said())}")
         name = self._victim.decode("utf-8", "backslashreplace") if fault.victim == "file" else fault.must_name
         if self.outcome.came == "failed" and name not in self.outcome.msg:
             self._problem(f"the message does not name {name}")
         if fault.must_succeed and self.outcome.came != "succeeded":
             self._problem("this fault should only delay")
         if "Traceback" in run.said():
-            self._problem(f"somebody printed a traceback: {_end_of(run.said())}")
+            self._problem(f"somebody printed a traceback: {end_of(run.said())}")
 
     def _committed(self) -> payload.Snapshot:
         found = payload.snapshot(os.fsencode(self._store), [b"staging", b"history.jsonl"])
@@ -402,7 +402,7 @@ class Case:
         result = run.result()
         verdict = result.get("verdict", {})
         if verdict.get("failed", True):
-            self._problem(f"the next run failed: {result.get('error') or verdict.get('msg') or _end_of(run.said())}")
+            self._problem(f"the next run failed: {result.get('error') or verdict.get('msg') or end_of(run.said())}")
             return
         sent = f"{verdict['files_sent']} files {verdict['bytes_sent'] / 1e6:.1f} MB"
         self.outcome.after = f"next run sent {sent} of {files} lacking files {size / 1e6:.1f} MB"
@@ -447,7 +447,7 @@ class Case:
             time.sleep(POLL_S)  # an agent that has said more has its lock
         keeper = before.report(TARGET).get("keeper", 0)
         if keeper:
-            _signal(os.kill, keeper, signal.SIGKILL)
+            send_signal(os.kill, keeper, signal.SIGKILL)
         while marked(before.mark) and time.monotonic() < deadline:
             time.sleep(POLL_S)
         if self._phase() == "staging" and not self._lock.exists():
@@ -516,7 +516,7 @@ class Case:
         return (st.f_blocks - st.f_bfree) * st.f_frsize
 
 
-def _end_of(said: str) -> str:
+def end_of(said: str) -> str:
     """The last lines of what was printed, as one."""
     return " / ".join(line.strip() for line in said.splitlines() if line.strip(" ^~"))[-300:]
 
@@ -534,6 +534,6 @@ def marked(mark: str) -> list[int]:
     return found
 
 
-def _signal(send: Callable[[int, int], None], pid: int, number: int) -> None:
+def send_signal(send: Callable[[int, int], None], pid: int, number: int) -> None:
     with contextlib.suppress(ProcessLookupError):
         send(pid, number)

@@ -43,6 +43,8 @@ class Run:
     path: str = "relay"
     faults: tuple[tuple[str, str], ...] = ()
     prefixes: tuple[tuple[str, tuple[str, ...]], ...] = ()
+    targets: tuple[str, ...] = (TARGET,)
+    topology: str = "auto"
 
     def start(self) -> multiprocessing.process.BaseProcess:
         self.folder.mkdir()
@@ -59,7 +61,10 @@ class Run:
             return {}
 
     def result(self) -> dict[str, Any]:
-        """``verdict`` of the target, or ``error`` of the source; empty when the run was killed before it had any."""
+        """``verdict`` of the first target, ``verdicts`` of all by name, or ``error`` of the source.
+
+        Empty when the run was killed before it had any.
+        """
         try:
             return dict(json.loads((self.folder / "result").read_text(encoding="utf-8")))
         except FileNotFoundError:
@@ -71,12 +76,6 @@ class Run:
         return "".join(found)
 
 
-def paths() -> tuple[str, ...]:
-    """The ways that this engine has for content."""
-    direct = any(field.name == "path" for field in dataclasses.fields(Request))
-    return ("relay", "direct") if direct else ("relay",)
-
-
 def stream(run: Run) -> None:
     """What the process does. Its environment's mark is inherited by all that it starts."""
     os.environ[MARK] = run.mark
@@ -84,10 +83,11 @@ def stream(run: Run) -> None:
     with open(run.folder / "relay.stderr", "wb") as stderr:
         os.dup2(stderr.fileno(), 2)
     result: dict[str, Any] = {}
-    target = Target(_endpoint(run, TARGET), PYTHON)
+    targets = [Target(_endpoint(run, host), PYTHON) for host in run.targets]
     try:
-        result["tree"] = Relay(_request(run), lambda line: None).run(_endpoint(run, SOURCE), PYTHON, [target])
-        result["verdict"] = dataclasses.asdict(target.verdict)
+        result["tree"] = Relay(_request(run), lambda line: None).run(_endpoint(run, SOURCE), PYTHON, targets)
+        result["verdicts"] = {target.verdict.host: dataclasses.asdict(target.verdict) for target in targets}
+        result["verdict"] = result["verdicts"][run.targets[0]]
     except LegError as error:
         result["error"] = str(error)
     temporary = run.folder / "result.new"
@@ -97,7 +97,6 @@ def stream(run: Run) -> None:
 
 
 def _request(run: Run) -> Request:
-    more: dict[str, Any] = {} if run.path == "relay" else {"path": run.path}
     return Request(
         src=run.src,
         dest=run.dest,
@@ -111,7 +110,8 @@ def _request(run: Run) -> Request:
         who="tester@control",
         take_over=run.take_over,
         idle=run.idle,
-        **more,
+        path=run.path,
+        topology=run.topology,
     )
 
 

@@ -27,7 +27,12 @@ def main() -> int:
     parser.add_argument("--count", type=int, default=100, help="how many faults")
     parser.add_argument("--seed", type=int, default=1, help="of the first fault; each has the next one")
     parser.add_argument("--only", default="", help="pass over seeds of other kinds of fault")
-    parser.add_argument("--path", choices=["relay", "direct"], default="relay", help="how the content travels")
+    parser.add_argument(
+        "--path",
+        choices=["relay", "direct"],
+        help="how the content travels: relay by default, along a chain either way",
+    )
+    parser.add_argument("--topology", choices=["star", "chain"], default="star", help="to one target, or along a chain")
     args = parser.parse_args()
     if INSIDE not in os.environ:
         return with_own_mounts()
@@ -52,24 +57,29 @@ def with_own_mounts() -> int:
 def run(args: argparse.Namespace) -> int:
     """Make the faults and tell of them in the order of their seeds."""
     from case import Case, Outcome, Slots
-    from engine import paths
+    from chain import CHAIN_KINDS, ChainCase
     from kinds import KINDS, kind_of
 
-    if args.path not in paths():
-        print(f"the engine has no path {args.path}", file=sys.stderr)
-        return 2
-    if args.only and args.only not in KINDS:
-        print(f"there is no kind {args.only}; there are {', '.join(KINDS)}", file=sys.stderr)
+    chain = args.topology == "chain"
+    path = args.path or ("" if chain else "relay")
+    kinds = list(CHAIN_KINDS if chain else KINDS)
+    case = ChainCase if chain else Case
+
+    def kind(seed: int) -> str:
+        return kinds[seed % len(kinds)] if chain else kind_of(seed, path)
+
+    if args.only and args.only not in kinds:
+        print(f"there is no kind {args.only}; there are {', '.join(kinds)}", file=sys.stderr)
         return 2
     began = time.monotonic()
-    seeds = (seed for seed in itertools.count(args.seed) if args.only in ("", kind_of(seed, args.path)))
+    seeds = (seed for seed in itertools.count(args.seed) if args.only in ("", kind(seed)))
     chosen = list(itertools.islice(seeds, args.count))
     slots = Slots(WORKING)
     counts: collections.Counter[tuple[str, str]] = collections.Counter()
     failed: list[int] = []
 
     def one(seed: int) -> Outcome:
-        return Case(seed, kind_of(seed, args.path), args.path, Path(os.environ[INSIDE]), slots).run()
+        return case(seed, kind(seed), path, Path(os.environ[INSIDE]), slots).run()
 
     with ThreadPoolExecutor(WAITING) as pool:
         for outcome in pool.map(one, chosen):
@@ -77,12 +87,13 @@ def run(args: argparse.Namespace) -> int:
             counts[outcome.kind, outcome.came] += 1
             if outcome.problems:
                 failed.append(outcome.seed)
-    for kind in sorted({kind for kind, _came in counts}):
-        came = ", ".join(f"{number} {came}" for (name, came), number in sorted(counts.items()) if name == kind)
-        print(f"{kind:16} {came}")
+    for one_kind in sorted({name for name, _came in counts}):
+        came = ", ".join(f"{number} {came}" for (name, came), number in sorted(counts.items()) if name == one_kind)
+        print(f"{one_kind:16} {came}")
     for seed in failed:
-        again = f"python tests/faults/faults.py --path {args.path} --count 1 --seed {seed}"
-        print(f"seed {seed} failed; its files are in {KEPT / str(seed)}; once more: {again}")
+        options = f"--topology {args.topology}" + (f" --path {args.path}" if args.path else "")
+        again = f"python tests/faults/faults.py {options} --count 1 --seed {seed}"
+        print(f"seed {seed} failed; its files are in {KEPT}; once more: {again}")
     print(f"{time.monotonic() - began:.0f} s")
     print(f"{len(chosen) - len(failed)} passed, {len(failed)} failed")
     return int(bool(failed))

@@ -9,15 +9,14 @@ Reading from the connection, writing and hashing go on at once: two lanes (threa
 from __future__ import annotations
 
 import collections
-import contextlib
-import ctypes
 import hashlib
 import os
 import queue
 import threading
-from typing import Any, Callable, Deque, Dict, List, Optional, Protocol, Set, Tuple
+from typing import Callable, Deque, Dict, List, Optional, Protocol, Set, Tuple
 
 from ansible_collections.ddtree.fleet.plugins.module_utils._stream.codec import CodecError, find_codec
+from ansible_collections.ddtree.fleet.plugins.module_utils._stream.large import Large, Prefixes, other_content
 from ansible_collections.ddtree.fleet.plugins.module_utils._stream.place import NEW_FILE, write_error
 from ansible_collections.ddtree.fleet.plugins.module_utils._stream.progress import Progress
 from ansible_collections.ddtree.fleet.plugins.module_utils._stream.wire import (
@@ -34,39 +33,17 @@ from ansible_collections.ddtree.fleet.plugins.module_utils._stream.wire import (
     from_runs,
     parse_message,
 )
-from ansible_collections.ddtree.fleet.plugins.module_utils._tree import Entry, hash_into, show
+from ansible_collections.ddtree.fleet.plugins.module_utils._tree import Entry, show
 
 NOTHING = bytes(BLOCK_SIZE)
 LANE_JOBS = 4
-RESUME_FROM = 8 << 20  # smaller files are sent again whole
-PREFIX_STEP = 32 << 20
-WRITE_OUT = 1 << 20
-SYNC_FILE_RANGE_WRITE = 2
+STOPPED = "the relay stopped this pass"
 
 
 class FrameReader(Protocol):
-    """The relay's connection or a source's own."""
+    """The relay's connection, or one of a source's or another target's own."""
 
     def receive_frame(self) -> Frame: ...
-
-
-class Prefixes:
-    """What an interrupted stream left of a large file: its hash at every 32 MiB and at its end, as states to go on from."""
-
-    def __init__(self, path: bytes, size: int) -> None:
-        self.states: Dict[int, Any] = {}
-        digest = hashlib.sha256()
-        fd = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
-        try:
-            length = min(os.fstat(fd).st_size, size)
-            for end in [*range(PREFIX_STEP, length, PREFIX_STEP), length]:
-                hash_into(digest, fd, end - max(self.states, default=0), path)
-                self.states[end] = digest.copy()
-        finally:
-            os.close(fd)
-
-    def listed(self) -> List[Tuple[int, str]]:
-        return [(length, state.hexdigest()) for length, state in self.states.items()]
 
 
 class _Lane(threading.Thread):
@@ -101,66 +78,6 @@ class _Lane(threading.Thread):
         self.join()
 
 
-class _Large:
-    """A file that comes in more than one block, written in one lane and hashed in another."""
-
-    def __init__(self, number: int, entry: Entry, path: bytes, offset: int, state: Any) -> None:
-        self.number = number
-        self.entry = entry
-        self.position = offset
-        self._path = path
-        self._digest = state or hashlib.sha256()
-        self._fd = -1
-        self._written_out = offset
-
-    def open(self, offset: int) -> None:
-        try:
-            if not offset:
-                with contextlib.suppress(FileNotFoundError):
-                    os.unlink(self._path)
-            flags = os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC if offset else NEW_FILE
-            self._fd = os.open(self._path, flags, 0o600)
-            os.ftruncate(self._fd, offset)
-        except OSError as error:
-            raise write_error(self._path, error) from error
-
-    def write(self, data: memoryview, position: int, zeros: bool) -> None:
-        if zeros:
-            return
-        try:
-            while data:
-                count = os.pwrite(self._fd, data, position)
-                position, data = position + count, data[count:]
-        except OSError as error:
-            raise write_error(self._path, error) from error
-        if position - self._written_out >= WRITE_OUT:
-            write_out(self._fd, self._written_out, position - self._written_out)
-            self._written_out = position
-
-    def update(self, data: memoryview) -> None:
-        self._digest.update(data)
-
-    def finish(self) -> None:
-        """Give the written file its size, mode and time."""
-        try:
-            os.ftruncate(self._fd, self.entry.size)
-            os.fchmod(self._fd, self.entry.mode)
-            os.utime(self._fd, ns=(self.entry.mtime_ns, self.entry.mtime_ns))
-        except OSError as error:
-            raise write_error(self._path, error) from error
-        finally:
-            self.close()
-
-    def check(self, sha256: str) -> None:
-        if self._digest.hexdigest() != sha256:
-            raise other_content(self.entry)
-
-    def close(self) -> None:
-        if self._fd >= 0:
-            os.close(self._fd)
-            self._fd = -1
-
-
 class Receiver:
     """Takes the files ``waiting`` (numbers in ``entries``), all of which must come, and no others."""
 
@@ -181,46 +98,81 @@ class Receiver:
         self._progress = progress
         self._codec = find_codec()
         self._failures: List[BaseException] = []
-        self._lanes = [_Lane(self._failures) for _lane in range(2 if (os.cpu_count() or 1) < 8 else 4)]
+        self._lanes: List[_Lane] = []
         self._turn = 0
         self._coming: Deque[Tuple[int, int]] = collections.deque()  # number and offset
-        self._large: Optional[_Large] = None
+        self._large: Optional[Large] = None
         self._waits = False  # for the sender, which may have to send others what this host has
-        self.resumed = 0  # bytes of large files that did not have to come again
+        self.resumed = 0  # bytes of large files that an earlier stream had brought
 
-    def receive(self, peer: FrameReader) -> None:
-        """Take frames up to ``end``. Raises PeerError or TreeError; what is complete by then stays in the tree."""
+    def receive(self, peer: FrameReader, heals: bool = False, more: Callable[[], Message] = dict) -> str:
+        """Take frames up to ``end``, or to ``stop``; gives why they ended before everything was there, empty otherwise.
+
+        ``heals``: it is no failure when the peer is gone. ``more`` is told to the relay with the progress. Raises PeerError or TreeError; what is complete by then stays in the tree.
+        """
+        self._failures.clear()
+        self._lanes = [_Lane(self._failures) for _lane in range(2 if (os.cpu_count() or 1) < 8 else 4)]
+        self._progress.more = more
         with self._progress.heartbeat(lambda: self._waits):
-            self._receive(peer)
+            short = self._receive(peer, heals)
         if self._failures:
             raise self._failures[0]
-        if self._waiting:
+        if short:
+            self._keep()
+        elif self._waiting:
             raise PeerError(f"the source ended without {len(self._waiting)} of the files that were asked for")
+        return short
 
-    def _receive(self, peer: FrameReader) -> None:
+    def lacking(self) -> List[int]:
+        """The numbers of the files that have still to come, after a pass that ended early."""
+        return sorted(self._waiting)
+
+    def partial(self) -> List[Tuple[int, List[Tuple[int, str]]]]:
+        """What is there of those files that are there in part."""
+        return [(number, found.listed()) for number, found in self._prefixes.items() if number in self._waiting]
+
+    def _keep(self) -> None:
+        """Wait again for what was announced, and remember what has arrived of a large file."""
+        self._waiting.update(number for number, _offset in self._coming)
+        self._coming.clear()
+        if self._large:
+            self._waiting.add(self._large.number)
+            self._prefixes[self._large.number] = self._large.arrived()
+            self._large = None
+
+    def _receive(self, peer: FrameReader, heals: bool) -> str:
         try:
             while True:
                 self._waits = True
-                kind, payload = peer.receive_frame()
+                try:
+                    kind, payload = peer.receive_frame()
+                except PeerError as error:
+                    if heals:
+                        return str(error)
+                    raise
                 self._waits = False
                 if self._failures:
                     break
                 if kind == BLOCK:
                     self._take(*self._unpack(payload))
                     continue
-                message = parse_message((kind, payload), "group", "wait", "end")
+                message = parse_message((kind, payload), "group", "wait", "end", "stop")
                 if message["op"] == "wait":
                     continue
+                if message["op"] == "stop":
+                    return STOPPED
                 if self._coming or self._large:
                     raise PeerError("the source stopped in the middle of a file")
                 if message["op"] == "end":
                     break
                 self._begin(message)
         finally:
+            self._waits = False
             for lane in self._lanes:
                 lane.end()
             if self._large:
                 self._large.close()
+        return ""
 
     def _begin(self, message: Message) -> None:
         try:
@@ -231,12 +183,12 @@ class Receiver:
             entry, offset = self._entries[number], offsets.pop(number, 0)
             if number not in self._waiting:
                 raise PeerError(f"the source sent file {number}, which was not asked for")
-            known = self._prefixes[number].states if number in self._prefixes else {}
-            if offset and offset not in known:
+            known = self._prefixes.get(number)
+            if offset and (known is None or not 0 < offset <= max(known.states, default=0)):
                 raise PeerError(f"the source sent {show(entry.path)} from a place that was not asked for")
             self._waiting.remove(number)
             self._coming.append((number, offset))
-            self.resumed += offset
+            self.resumed += offset if known and known.earlier else 0
         if offsets:
             raise PeerError("the source sent a group in a form that is not understood")
         small: List[Tuple[int, memoryview]] = []
@@ -301,15 +253,17 @@ class Receiver:
     def _put_small(self, small: List[Tuple[int, memoryview]]) -> None:
         min(self._lanes, key=_Lane.waiting).put(lambda: self._make_small(small))
 
-    def _start(self, number: int, offset: int) -> _Large:
+    def _start(self, number: int, offset: int) -> Large:
         entry = self._entries[number]
-        state = self._prefixes[number].states[offset].copy() if offset else None
-        large = self._large = _Large(number, entry, os.path.join(self._tree, entry.path), offset, state)
+        known = self._prefixes[number].state(offset) if offset else (0, hashlib.sha256())
+        large = self._large = Large(number, entry, os.path.join(self._tree, entry.path), offset, known)
         self._turn = (self._turn + 2) % len(self._lanes)
         self._lanes[self._turn].put(lambda: large.open(offset))
+        if offset != known[0]:
+            self._lanes[self._turn + 1].put(lambda: large.catch_up(offset))
         return large
 
-    def _write(self, large: _Large, data: memoryview, zeros: bool) -> None:
+    def _write(self, large: Large, data: memoryview, zeros: bool) -> None:
         position = large.position
         self._lanes[self._turn].put(lambda: large.write(data, position, zeros))
         self._lanes[self._turn + 1].put(lambda: large.update(data))
@@ -318,7 +272,7 @@ class Receiver:
         if large.position == large.entry.size:
             self._finish(large)
 
-    def _finish(self, large: _Large) -> None:
+    def _finish(self, large: Large) -> None:
         sha256 = self._hashes[large.entry.path]
         self._lanes[self._turn].put(large.finish)
         self._lanes[self._turn + 1].put(lambda: large.check(sha256))
@@ -333,6 +287,8 @@ class Receiver:
                 raise other_content(entry)
             path = os.path.join(self._tree, entry.path)
             try:
+                if number in self._prefixes:  # begun by a pass that ended early, when it came in two pieces
+                    os.unlink(path)
                 fd = os.open(path, NEW_FILE, 0o600)
                 try:
                     while data:
@@ -345,26 +301,3 @@ class Receiver:
                 raise write_error(path, error) from error
             size += entry.size
         self._progress.add(len(files), size)
-
-
-def other_content(entry: Entry) -> PeerError:
-    return PeerError(
-        f"{show(entry.path)} arrived with other content than the source listed: it changed there, or the connection damaged it; "
-        "run again"
-    )
-
-
-def write_out(fd: int, start: int, size: int) -> None:
-    """Have the disk begin with what was just written, so that the sync before the commit finds little left to do."""
-    if _sync_file_range is not None:
-        _sync_file_range(fd, start, size, SYNC_FILE_RANGE_WRITE)
-
-
-def _find_sync_file_range() -> Optional[Callable[..., int]]:
-    function = getattr(ctypes.CDLL(None), "sync_file_range", None)
-    if function is not None:
-        function.argtypes = (ctypes.c_int, ctypes.c_int64, ctypes.c_int64, ctypes.c_uint)
-    return function
-
-
-_sync_file_range = _find_sync_file_range()

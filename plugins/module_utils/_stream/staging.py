@@ -11,10 +11,10 @@ from typing import AbstractSet, Dict, List, Optional, Set, Tuple
 
 from ansible_collections.ddtree.fleet.plugins.module_utils import _releases
 from ansible_collections.ddtree.fleet.plugins.module_utils._stream import bytecode
+from ansible_collections.ddtree.fleet.plugins.module_utils._stream.large import RESUME_FROM, Prefixes
 from ansible_collections.ddtree.fleet.plugins.module_utils._stream.local import Found, Local, LocalTree, Origin
 from ansible_collections.ddtree.fleet.plugins.module_utils._stream.place import COPIED, LINKED, REFLINKED, Placer
 from ansible_collections.ddtree.fleet.plugins.module_utils._stream.progress import Progress
-from ansible_collections.ddtree.fleet.plugins.module_utils._stream.receiver import RESUME_FROM, Prefixes
 from ansible_collections.ddtree.fleet.plugins.module_utils._tree import (
     DIRECTORY,
     FILE,

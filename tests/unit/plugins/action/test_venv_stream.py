@@ -182,6 +182,7 @@ def test_wrong_arguments_are_named_before_anything_runs(tmp_path: Path) -> None:
         "direct_ports must be a range": {"direct_ports": 40000},
         "rate_limit must be bytes per second": {"rate_limit": "fast"},
         "value of path must be one of: auto, relay, direct, got: bus": {"path": "bus"},
+        "value of topology must be one of: auto, chain, star, got: ring": {"topology": "ring"},
         "value of compress must be one of: auto, zstd, none, got: lz4": {"compress": "lz4"},
         "argument 'timeout' is of type": {"timeout": "soon"},
     }

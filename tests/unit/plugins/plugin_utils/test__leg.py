@@ -281,6 +281,16 @@ def test_killing_a_leg_wakes_who_reads_from_it(tmp_path: Path) -> None:
             leg.answer("tree")
 
 
+def test_an_agent_that_a_signal_did_not_end_is_killed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(_leg, "TIDY_UP_S", 0.2)
+    stubborn = "import signal\nsignal.signal(15, signal.SIG_IGN)\nchannel.send('ready')\ntime.sleep(60)"
+    with Leg(fake(tmp_path, stubborn), sys.executable, 30) as leg:
+        leg.answer("ready")
+        leg.kill()
+        with pytest.raises(LegError, match="connection ended"):
+            leg.answer("tree")
+
+
 @pytest.mark.slow
 def test_what_a_dead_leg_did_not_send_never_reaches_another(tmp_path: Path) -> None:
     with (
