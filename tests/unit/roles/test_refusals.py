@@ -111,26 +111,32 @@ CASES = [
         )
         for value, refused in (("", "/nowhere.yml"), (__file__, "drain.yml"))
     ),
-    Case(
-        "roles/preflight/tasks/main.yml",
-        "The addresses are free or the service's own",
-        {"preflight_found": FOUND, "preflight_units": ["s.service"]},
-        {"preflight_found": {**FOUND, "port_holders": [HOLDER]}},
-        "h: 127.0.0.1:30001 is taken by pid 9 (python3 other.py), which is not s.service; stop it",
-    ),
-    Case(
-        "roles/preflight/tasks/main.yml",
-        "Nobody else uses the GPUs",
-        {"preflight_found": FOUND, "preflight_units": ["s.service"]},
-        {"preflight_found": {**FOUND, "foreign_gpu_processes": [PROCESS] * 9}},
-        "h: GPU memory is held by pid 7 (train.py, 1024 MiB on GPU 0, 1), ",
-    ),
-    Case(
-        "roles/preflight/tasks/main.yml",
-        "Model and drafter are on the host",
-        {"preflight_found": FOUND},
-        {"preflight_found": {**FOUND, "missing_paths": ["/m", "/d"]}},
-        "h: /m, /d does not exist; put the models there first",
+    *(
+        Case(
+            "roles/preflight/tasks/main.yml",
+            "Nothing is in the way of the server",
+            {"preflight_found": FOUND, "preflight_units": ["s.service"]},
+            {"preflight_found": {**FOUND, **refused}},
+            says,
+        )
+        for refused, says in (
+            (
+                {"port_holders": [HOLDER]},
+                "h: 127.0.0.1:30001 is taken by pid 9 (python3 other.py), which is not s.service; stop it",
+            ),
+            (
+                {"foreign_gpu_processes": [PROCESS] * 9},
+                "h: GPU memory is held by "
+                + "pid 7 (train.py, 1024 MiB on GPU 0, 1), " * 8
+                + "1 more, which is not s.service; end what is not needed",
+            ),
+            ({"missing_paths": ["/m", "/d"]}, "h: /m, /d does not exist; put the models there first"),
+            (
+                {"port_holders": [HOLDER], "missing_paths": ["/m"]},
+                "h: 127.0.0.1:30001 is taken by pid 9 (python3 other.py), which is not s.service; stop it, set ddtree_port, or set "
+                "ddtree_unit to the unit that runs it so that it is taken over\nh: /m does not exist; put the models there first",
+            ),
+        )
     ),
     Case(
         "roles/venv/tasks/main.yml",
