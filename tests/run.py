@@ -30,7 +30,18 @@ TYPED_TESTS = ("tests/faults", "tests/fleet", "tests/input", "tests/replay", "te
 TYPED_PATHS = (".collections", "tests/faults", "tests/fleet", "tests/input", "tests/service_faults")
 FAULTS = (sys.executable, "tests/faults/faults.py")
 SERVICE_FAULTS = (sys.executable, "tests/service_faults/service_faults.py")
-MOLECULE = ("adopt", "controller_lost", "deploy", "faults", "refuse", "rollback", "service", "stream", "verify")
+MOLECULE = (
+    "adopt",
+    "controller_lost",
+    "deploy",
+    "faults",
+    "fleet",
+    "refuse",
+    "rollback",
+    "service",
+    "stream",
+    "verify",
+)
 
 
 @dataclass(frozen=True)

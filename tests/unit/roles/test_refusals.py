@@ -61,6 +61,7 @@ THRESHOLDS = {
     "ddtree_max_new_tokens": 64,
 }
 KEY = "/proc/sys/kernel/ostype"  # a file with one word in it
+PHASES = ["preflight", "stream", "prove", "serve"]
 THERE = {"store": {"previous": "c" * 16, "releases": RELEASES}}
 LOOKED: Dict[str, Any] = {"store": {**THERE["store"], "dest_kind": "release"}, "hand_written": []}
 READY: Dict[str, Any] = {
@@ -80,9 +81,10 @@ CASES = [
         {
             "hostvars": {"h": {"ddtree_port": 1, "ddtree_run_id": 2, "other": 3}},
             "_ddtree_known": ["ddtree_port", "ddtree_user"],
+            "_ddtree_facts": ["ddtree_run_id"],
         },
-        {"hostvars": {"h": {"ddtree_prot": 1}}},
-        "h: ddtree_prot is not a setting of ddtree.fleet; the settings are ddtree_port, ddtree_user",
+        {"hostvars": {"h": {"ddtree_prot": 1}}, "_ddtree_misspelt": ["ddtree_prot (ddtree_port?)"]},
+        "h: ddtree_prot (ddtree_port?) is not a setting of ddtree.fleet; the settings are ddtree_port, ddtree_user",
     ),
     Case(
         "roles/ddtree/tasks/main.yml",
@@ -141,9 +143,44 @@ CASES = [
     Case(
         "roles/venv/tasks/main.yml",
         "The release is on this host",
-        {"venv_stream": {"targets": {"h": {"failed": False, "msg": ""}}}},
-        {"venv_stream": {"targets": {"h": {"failed": True, "msg": "h: no room"}}}},
+        {"_venv_verdict": {"failed": False, "msg": ""}},
+        {"_venv_verdict": {"failed": True, "msg": "h: no room"}},
         "h: no room",
+    ),
+    *(
+        Case(
+            "roles/ddtree/tasks/plan.yml",
+            "The run goes through the phases in their order",
+            {"_ddtree_phases": PHASES, "_ddtree_asked_phases": passes},
+            {"_ddtree_asked_phases": refused},
+            f"--tags and --skip-tags leave {says} of a rollout, but each phase needs those before it; ",
+        )
+        for passes, refused, says in (
+            (PHASES, PHASES[1:], "stream, prove, serve"),
+            (PHASES[:1], [], "no phase"),
+            (PHASES[:2], ["preflight", "serve"], "preflight, serve"),
+        )
+    ),
+    *(
+        Case(
+            "roles/ddtree/tasks/plan.yml",
+            "The source takes part",
+            {"ddtree_source": "s", "ansible_play_hosts_all": hosts, "_ddtree_asked_phases": phases},
+            {"ansible_play_hosts_all": ["h"], "_ddtree_asked_phases": PHASES},
+            "the source s is left out, but every run proves it before anything is taken from it; do not leave it out: --limit 'h:s'",
+        )
+        for hosts, phases in ((["h", "s"], PHASES), (["h"], PHASES[:1]))
+    ),
+    Case(
+        "roles/ddtree/tasks/plan.yml",
+        "What holds for the whole rollout is the same for every host",
+        {
+            "ansible_play_hosts_all": ["g", "h"],
+            "_ddtree_shared": {"ddtree_dest": "/v", "ddtree_batches": [1]},
+            "hostvars": {"localhost": {"ddtree_rollout": {"shared": {"ddtree_dest": "/v", "ddtree_batches": [1]}}}},
+        },
+        {"_ddtree_shared": {"ddtree_dest": "/w", "ddtree_batches": [1]}},
+        "h: ddtree_dest differs from that of g, but one stream and one plan serve all hosts of a run; ",
     ),
     *(
         Case("roles/service/tasks/look.yml", "Nothing stands in the way of a switch", {**READY, **passes}, refused, says)
@@ -267,13 +304,6 @@ CASES = [
         )
     ),
     Case(
-        "playbooks/deploy_ddtree.yml",
-        "The source was proved in this run",
-        {"ddtree_source": "s", "hostvars": {"s": {"verify_passed": "/v"}}},
-        {"hostvars": {"s": {}}},
-        "the source s was not proved in this run; do not leave it out: --limit 'h:s'",
-    ),
-    Case(
         "playbooks/verify_ddtree.yml",
         "The host serves a release",
         {"ddtree_dest": "/v", "_ddtree_there": {"active": "a" * 16}},
@@ -356,3 +386,43 @@ def test_a_way_back_waits_for_all_that_a_deployment_may_take() -> None:
     assert needed(**hosts) == 1005 * 2
     assert needed(ansible_forks=6, **hosts) == 1005
     assert needed(service_way_back_timeout=7) == 7
+
+
+def test_a_stream_that_reached_no_host_counts_for_each_of_them() -> None:
+    verdict = DataLoader().load_from_file(str(ROOT / "roles/venv/vars/main.yml"), trusted_as_template=True)[
+        "_venv_verdict"
+    ]
+
+    def said(stream: Dict[str, Any]) -> Any:
+        return Templar(loader=DataLoader(), variables={"inventory_hostname": "h", "venv_stream": stream}).template(
+            verdict
+        )
+
+    assert said({"failed": False, "targets": {"h": {"failed": False, "msg": ""}}}) == {"failed": False, "msg": ""}
+    # What failed_when: false makes of a failed task.
+    assert said({"failed": False, "failed_when_result": False, "msg": "s: src is empty"})["failed"] is True
+
+
+SHARED = DataLoader().load_from_file(str(ROOT / "roles/ddtree/vars/main/rollout.yml"), trusted_as_template=True)
+
+
+def test_a_stream_goes_to_those_hosts_of_a_batch_that_came_as_far() -> None:
+    hostvars = {
+        name: {"inventory_hostname": name, "_ddtree_locked": locked}
+        for name, locked in (("a", True), ("failed", False), ("b", True), ("other", True))
+    }
+    variables = {"ansible_play_batch": ["a", "failed", "b"], "hostvars": hostvars}
+    assert Templar(loader=DataLoader(), variables=variables).template(SHARED["_ddtree_ready"]) == ["a", "b"]
+
+
+def test_what_may_differ_between_hosts_is_not_held_to_be_the_same() -> None:
+    defaults = DataLoader().load_from_file(str(ROOT / "roles/ddtree/defaults/main.yml"))
+    shared = set(SHARED["_ddtree_of_all"] + SHARED["_ddtree_of_targets"])
+    streamed = {
+        name.replace("venv_", "ddtree_")
+        for name in DataLoader().load_from_file(str(ROOT / "roles/venv/defaults/main.yml"))
+    }
+    assert shared <= set(defaults)
+    # Whatever the one stream takes is one for all, but for what is given by host.
+    of_stream = streamed & set(defaults) - {"ddtree_run_id", "ddtree_lock_take_over"}
+    assert of_stream <= shared
