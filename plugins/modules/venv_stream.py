@@ -17,6 +17,9 @@ description:
     whole tree was found equal to the source's.
   - The release is named by the tree's digest, so a second run over an unchanged environment has nothing to do. C(__pycache__) does not
     count, so importing from the environment does not change it.
+  - Several targets form chains, in which each passes content on to the next over the direct path, so that the source and this control
+    node send it once however many there are. When a target dies or a connection breaks on the way, the stream goes on around it with
+    what is still lacking, and every target commits by its own proof.
   - An interrupted stream leaves what arrived in C(<dest>.releases/staging), and the next one goes on with it, inside large files too.
   - Where O(dest) is not the path that the environment was built at, what names that path (scripts, activation, C(pyvenv.cfg), C(.pth)
     files, absolute links) is rewritten on the target, and the digest of what then stands there is recorded beside the source's.
@@ -79,20 +82,30 @@ options:
   path:
     description: >-
       V(relay) sends content through the control node, V(direct) from the source to the targets over TLS, V(auto) directly where they
-      see each other.
+      see each other. This is about what leaves the source; see O(topology) for what targets pass on to each other.
     type: str
     choices: [auto, relay, direct]
+    default: auto
+  topology:
+    description:
+      - How content reaches several targets. V(star) feeds each of them from the source or the control node, V(chain) has each pass it on
+        to the next in the order of O(targets), where that one can be connected to.
+      - V(auto) makes chains where two targets or more lack 64 MiB or more.
+      - A target that its predecessor cannot connect to is fed as O(path) says, and is the head of a chain of its own.
+    type: str
+    choices: [auto, chain, star]
     default: auto
   direct_ports:
     description: The ports that targets listen on for the direct path, such as V(40000-40100), for firewalls. V(0-0) is any free port.
     type: str
     default: "0-0"
   direct_addresses:
-    description: Where the source finds a target for the direct path, by inventory host. Not given, at any of its own addresses.
+    description: Where the source and other targets find a target for the direct path, by inventory host. Not given, at any of its own
+      addresses.
     type: dict
     default: {}
   streams:
-    description: The number of connections of the direct path to each target. V(0) is as many as the source's processors can use, at most 4.
+    description: The number of connections of the direct path to each target. V(0) is as many as the sender's processors can use, at most 4.
     type: int
     default: 0
   rate_limit:
@@ -230,6 +243,26 @@ tree:
     source_peak_memory:
       description: The most memory that the source's agent had, in bytes.
       type: int
+    source_bytes_read:
+      description: Bytes of files that the source read to send them. Each is read once for all targets that lack it.
+      type: int
+    source_bytes_sent:
+      description: Bytes that the source gave to its connections, this control node's included.
+      type: int
+    relay_bytes_sent:
+      description: Bytes that this control node gave to its connections to targets, the agents themselves not counted.
+      type: int
+    rounds:
+      description: How many rounds the stream took. More than one when something broke or was too slow on the way.
+      type: int
+    set_aside:
+      description: Targets that held the others up, which went on without them. They were fed by themselves afterwards.
+      type: list
+      elements: str
+    chains:
+      description: The chains of the last round that brought content to more than targets set aside, as lists of hosts.
+      type: list
+      elements: list
     relay_peak_memory:
       description: The most memory that this task's process had, in bytes, Ansible itself included.
       type: int
@@ -268,6 +301,15 @@ targets:
     path:
       description: How the content went, V(relay) or V(direct). Empty when none had to.
       type: str
+    topology:
+      description: V(chain) when the target was in a chain with others, V(star) when it was fed by itself. Empty when nothing had to be done.
+      type: str
+    fed_by:
+      description: The host that the content came from in the last round, the source or another target, or V(relay). Empty when none had to.
+      type: str
+    rounds:
+      description: In how many rounds of the stream it took part.
+      type: int
     compress:
       description: Compression as asked for, V(none) where an end cannot.
       type: str
@@ -285,7 +327,7 @@ targets:
       description: How much of that had arrived in an earlier run and did not have to come again.
       type: int
     wire_bytes:
-      description: Bytes given to the connections to this target, inside ssh or TLS.
+      description: Bytes given to the connections to this target, inside ssh or TLS. What it passed on to others is not counted.
       type: int
     mib_per_s:
       description: MiB of content received per second.

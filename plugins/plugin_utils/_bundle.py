@@ -34,13 +34,17 @@ MODULES = (
     "_stream.interpreter",
     "_stream.environment",
     "_stream.bytecode",
+    "_stream.sinks",
     "_stream.sender",
     "_stream.receiver",
+    "_stream.link",
+    "_stream.inbox",
     "_stream.place",
     "_stream.local",
     "_stream.staging",
     "_stream.source",
     "_stream.target",
+    "_stream.conversation",
     "_stream.agent",
 )
 MIN_PYTHON = (3, 9)

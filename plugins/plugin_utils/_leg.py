@@ -75,6 +75,7 @@ class _Writer(io.RawIOBase):
         self.fd = fd
         self.timeout = timeout
         self.ended = False
+        self.waited = 0.0  # seconds until it took what was written
 
     def writable(self) -> bool:
         return True
@@ -88,7 +89,10 @@ class _Writer(io.RawIOBase):
                 return os.write(self.fd, data)
 
     def wait(self) -> None:
-        if not select.select([], [self.fd], [], self.timeout)[1]:
+        since = time.monotonic()
+        ready = select.select([], [self.fd], [], self.timeout)[1]
+        self.waited += time.monotonic() - since
+        if not ready:
             raise PeerError(f"nothing was taken for {self.timeout:.0f} s; the host or the network hangs")
 
 
@@ -287,22 +291,38 @@ class Leg:
     def pass_on(self, other: Leg, kind: int, length: int) -> None:
         """Hand the frame whose header was just received to ``other``, within the kernel.
 
-        Raises LegError when this end fails, PeerError or OSError when the other one does.
+        Raises LegError when this end fails, PeerError or OSError when the other one does; what follows can be received then.
         """
-        other.channel.send_header(kind, length)
-        other.channel.flush()
-        while length:
-            with self.named():
-                self._raw.wait()
-            try:
-                count = os.splice(self._raw.fd, other._sink.fd, length, flags=SPLICE_F_NONBLOCK)
-            except BlockingIOError:  # there is something to take, so the other end is full
-                other._sink.wait()
-                continue
-            if not count:
+        left = length
+        try:
+            other.channel.send_header(kind, length)
+            other.channel.flush()
+            while left:
                 with self.named():
-                    raise PeerError("the connection ended before the work was done")
-            length -= count
+                    self._raw.wait()
+                try:
+                    count = os.splice(self._raw.fd, other._sink.fd, left, flags=SPLICE_F_NONBLOCK)
+                except BlockingIOError:  # there is something to take, so the other end is full
+                    other._sink.wait()
+                    continue
+                if not count:
+                    with self.named():
+                        raise PeerError("the connection ended before the work was done")
+                left -= count
+        except (OSError, PeerError):
+            with self.named():
+                self.channel.receive_content(kind, left)
+            raise
+
+    @property
+    def waited(self) -> float:
+        """For how many seconds the agent has not taken what was sent to it."""
+        return self._sink.waited
+
+    def call_out(self, op: str) -> None:
+        """Send a message while another thread listens, which hears of a failure."""
+        with contextlib.suppress(OSError, PeerError, ValueError):
+            self.channel.send(op)
 
     def kill(self) -> None:
         """End the connection at once; a thread that reads from it gets an error, an agent on this host its chance to tidy up."""

@@ -6,9 +6,10 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import itertools
 import threading
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Optional
 
@@ -17,14 +18,15 @@ from ansible_collections.ddtree.fleet.plugins.module_utils._stream.wire import (
     BLOCK,
     PROTOCOL,
     Frame,
+    Message,
     PeerError,
+    from_runs,
 )
 from ansible_collections.ddtree.fleet.plugins.plugin_utils._board import Board
-from ansible_collections.ddtree.fleet.plugins.plugin_utils._certificates import make_pair
+from ansible_collections.ddtree.fleet.plugins.plugin_utils._certificates import Credentials, make_pair
 from ansible_collections.ddtree.fleet.plugins.plugin_utils._endpoint import Endpoint
 from ansible_collections.ddtree.fleet.plugins.plugin_utils._leg import Leg, LegError
 
-RELAY = 0  # the number of the sink that is the source's connection to this process
 CHANGES = ("added", "changed", "removed")
 
 
@@ -32,7 +34,7 @@ CHANGES = ("added", "changed", "removed")
 class Request:
     """What to stream. ``src`` and ``dest`` are absolute paths; ``idle`` is how long a silent peer is waited for, in seconds.
 
-    ``path`` is auto, relay or direct; ``compress`` auto, zstd or none; ``rate`` in bytes per second, 0 for any; ``ports`` the range
+    ``path`` is auto, relay or direct; ``topology`` auto, chain or star; ``compress`` auto, zstd or none; ``rate`` in bytes per second, 0 for any; ``ports`` the range
     that targets listen in for direct connections, 0 for any; ``streams`` the number of direct connections each, 0 for as many as
     the processors can use; ``addresses`` where the source finds a target, by host, before its own idea of it.
     """
@@ -53,6 +55,7 @@ class Request:
     link: bool = True
     compress: str = "auto"
     path: str = "relay"
+    topology: str = "auto"
     ports: tuple[int, int] = (0, 0)
     streams: int = 0
     addresses: Mapping[str, str] = field(default_factory=dict)
@@ -76,6 +79,9 @@ class Verdict:
     digest: str = ""
     installed_digest: str = ""
     path: str = ""
+    topology: str = ""
+    fed_by: str = ""
+    rounds: int = 0
     compress: str = ""
     files_sent: int = 0
     bytes_sent: int = 0
@@ -107,14 +113,30 @@ class Target:
         self.partial: dict[int, list[Any]] = {}
         self.shipped = ""
         self.codec = ""
-        self.sink = RELAY
-        self._outlet = Outlet()
+        self.processors = 1
+        self.number = 0  # by which the ends of a stream name it; RELAY is no target's
+        self.feeder = ""  # the host that content comes from, or relay
+        self.arrived = 0  # bytes of content
+        self.done = False  # the release is here
+        self.why_short = ""  # why the last round brought less than it should
+        self.watch: Callable[[Target, Message], None] = lambda target, progress: None
+        self.outlet = Outlet()
         self.alone = False  # nobody else gets content through the relay, so that blocks need not wait in a queue
         self.ready = threading.Event()
 
     @property
     def alive(self) -> bool:
         return not self.verdict.failed
+
+    @property
+    def waits(self) -> bool:
+        """Whether there is still something to be done for it."""
+        return self.alive and not self.done
+
+    @functools.cached_property
+    def credentials(self) -> Credentials:
+        """By which its neighbours know it."""
+        return make_pair("target")
 
     def connected(self) -> Leg:
         if self.leg is None:
@@ -133,11 +155,23 @@ class Target:
     def fail(self, why: str) -> None:
         self.verdict.failed = True
         self.verdict.msg = self.verdict.msg or why
-        self._outlet.fail()
+        self.outlet.fail()
+
+    def note(self, notice: str) -> None:
+        """Add a notice to the verdict, once."""
+        if notice not in self.verdict.notices:
+            self.verdict.notices.append(notice)
 
     def open(self, request: Request, board: Board, stack: contextlib.ExitStack) -> None:
         with self.judged():
-            self.leg = stack.enter_context(Leg(self.endpoint, self.python, request.idle, board.heard))
+
+            def heard(host: str, progress: Message) -> None:
+                board.heard(host, progress)
+                if progress["phase"] == "receive":
+                    self.arrived = int(progress["bytes"])
+                self.watch(self, progress)
+
+            self.leg = stack.enter_context(Leg(self.endpoint, self.python, request.idle, heard))
             self.leg.tell(
                 "open",
                 protocol=PROTOCOL,
@@ -150,6 +184,7 @@ class Target:
                 full=request.full,
                 seeds=list(request.seeds),
                 link=request.link,
+                idle=request.idle,
             )
 
     def look(self, digest: str, repair: bool) -> None:
@@ -157,7 +192,7 @@ class Target:
         with self.judged():
             leg = self.connected()
             opened = leg.answer("opened")
-            self.codec = opened["codec"]
+            self.codec, self.processors = opened["codec"], int(opened["processors"])
             state = leg.ask("look", "state", digest=digest, repair=repair)
             self.verdict.release, self.verdict.digest = state["release"], digest
             self.verdict.changed = not state["present"]
@@ -192,9 +227,14 @@ class Target:
             verdict.changes = _changes(need["changes"])
             verdict.notices += [f"{verdict.host}: there is no seed {seed}" for seed in need["missing_seeds"]]
 
+    def build(self) -> None:
+        """Have everything that is there already put into staging; nothing else is read there, however long it takes."""
+        with self.judged():
+            self.connected().ask("build", "built")
+
     def listen(self, request: Request, peer_certificate: str, streams: int) -> dict[str, Any]:
-        """Have the target wait for the source; gives what the source must know to connect, or the ``problem``. Raises LegError."""
-        own = make_pair("target")
+        """Have the target wait for who feeds it; gives what that one must know to connect, or the ``problem``. Raises LegError."""
+        own = self.credentials
         answer = self.connected().ask(
             "listen",
             "listening",
@@ -211,43 +251,53 @@ class Target:
         named = request.addresses.get(self.verdict.host)
         addresses = [named] if named else answer["addresses"]
         return {
+            "sink": self.number,
             "port": port,
             "addresses": [[address, port] for address in addresses],
             "peer": own.certificate,
             "streams": streams,
         }
 
-    def take_files(self) -> None:
-        """Pass the wanted files on as they arrive, and wait for the proof and the commit."""
+    def take(self, direct: bool, after: list[int]) -> None:
+        """See one round of content through to this target, which passes it on to those ``after`` it, and its commit if it gets as far."""
         with self.judged():
             leg, verdict = self.connected(), self.verdict
-            # Until it has built, nothing is read there, however long copying takes.
-            leg.ask("build", "built", direct=self.sink != RELAY)
-            verdict.path = "relay" if self.sink == RELAY else "direct"
+            self.why_short = ""
+            verdict.rounds += 1
+            if verdict.files_sent:
+                verdict.path, verdict.fed_by = "direct" if direct else "relay", self.feeder
+            leg.tell("take", direct=direct, number=self.number, after=after)
             self.ready.set()
             passing = threading.Thread(target=self._pass_on, args=(leg,), daemon=True)
-            if not self.alone:
+            passes = not direct and not self.alone
+            if passes:
                 passing.start()
-            try:
-                done = leg.answer(
-                    "committed"
-                )  # read while content is passed on, so that neither end waits for the other
+            try:  # read while content is passed on, so that neither end waits for the other
+                done = leg.answer("committed", "short")
             except LegError:
-                self._outlet.fail()
+                self.outlet.fail()
                 raise
-            if not self.alone:
+            if passes:
                 passing.join()
+            self.ready.clear()
+            verdict.wire_bytes += done["wire"]
+            verdict.peak_memory = done["peak_memory"]
+            if done["op"] == "short":
+                self.why_short = str(done["why"])
+                self.want = set(from_runs(done["want"], max(self.want, default=0) + 1))
+                self.partial = {number: _prefixes(found) for number, found in done["partial"]}
+                return
             verdict.installed_digest, verdict.relocated = done["installed"], done["relocated"]
             verdict.bytecode, verdict.seconds, verdict.reused = done["bytecode"], done["seconds"], done["reused"]
-            verdict.bytes_resumed, verdict.peak_memory = done["resumed"], done["peak_memory"]
-            verdict.wire_bytes += done["wire"] if self.sink != RELAY else 0
+            verdict.bytes_resumed = done["resumed"]
             seconds = verdict.seconds.get("receive", 0.0)
             verdict.mib_per_s = round(verdict.bytes_sent / (1 << 20) / seconds, 1) if seconds else 0.0
             leg.tell("bye")
+            self.done = True
 
     def _pass_on(self, leg: Leg) -> None:
         with self._writing():
-            self._outlet.drain(leg.channel.send_frame)
+            self.outlet.drain(leg.channel.send_frame)
             leg.channel.flush()
 
     @contextlib.contextmanager
@@ -262,28 +312,34 @@ class Target:
 
     def _drain(self, leg: Leg) -> None:
         with leg.named():
-            self._outlet.drain(leg.channel.send_frame)
+            self.outlet.drain(leg.channel.send_frame)
             leg.channel.flush()
+
+    def waited_for(self) -> tuple[float, int, float]:
+        """What this process has seen of it as its feeder: seconds waited, bytes taken, and the most taken in a second."""
+        leg, taken = self.connected(), self.outlet.taken
+        return (leg.waited, leg.channel.sent, 0.0) if self.alone else (self.outlet.blocked, taken.bytes, taken.best)
 
     def put(self, frame: Optional[Frame]) -> None:
         """Pass a frame on, None after the last: by way of the queue, or at once when there is nobody else to wait for."""
         if not self.alone:
-            self._outlet.put(frame)
+            self.outlet.put(frame)
         elif frame and self._is_ready():
             with self._writing():
                 self.connected().channel.send_frame(*frame)
                 self.connected().channel.flush()
 
-    def put_block(self, source: Leg, length: int) -> bool:
-        """Pass the block whose header the source has just sent on within the kernel; gives False when the target is gone.
+    def put_block(self, source: Leg, length: int) -> None:
+        """Pass the block whose header the source has just sent on within the kernel, or drop it when the target is gone.
 
         Raises LegError when the source fails.
         """
+        if not self._is_ready():
+            with source.named():
+                source.channel.receive_content(BLOCK, length)
+            return
         with self._writing():
-            if self._is_ready():
-                source.pass_on(self.connected(), BLOCK, length)
-                return True
-        return False
+            source.pass_on(self.connected(), BLOCK, length)
 
     def _is_ready(self) -> bool:
         """Wait until the target reads content; gives False when it has failed."""

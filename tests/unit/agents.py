@@ -137,7 +137,7 @@ class Source(Agent):
         self, want: Sequence[int], partial: Sequence[Any] = (), compress: str = "none", rate: int = 0
     ) -> List[Frame]:
         """The frames of one group, without what ends them."""
-        group = {"runs": to_runs(want), "partial": list(partial), "sinks": [0]}
+        group = {"runs": to_runs(want), "partial": list(partial), "sinks": [0], "takers": [1]}
         return self.frames("send", "sent", groups=[group], compress=compress, rate=rate)[:-1]
 
 
@@ -146,6 +146,7 @@ class Destination(Agent):
 
     def open(self, dest: Place, seeds: Sequence[Place] = (), **more: Any) -> Message:
         fields = {"protocol": PROTOCOL, "interpreter": False, "check": False, "full": False, "link": True, **more}
+        fields = {"idle": 20, **fields}
         fields = {"run": "run", "who": "tester", "take_over": False, **fields}
         return self.ask("open", "opened", dest=os.fsdecode(dest), seeds=[os.fsdecode(seed) for seed in seeds], **fields)
 
@@ -158,7 +159,8 @@ class Destination(Agent):
         self.tell("prepare", digest=digest, source="src-host", src="/src", **fields)
 
     def build(self) -> None:
-        self.ask("build", "built", direct=False)
+        self.ask("build", "built")
+        self.tell("take", direct=False, number=1, after=[])
 
     def take(self, content: Sequence[Frame]) -> Message:
         """Build, take content, and commit."""

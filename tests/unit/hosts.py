@@ -52,7 +52,7 @@ def recorded(name: str, program: str, file: Path) -> Endpoint:
 
 def altered(code: str) -> str:
     """The real agent with some lines that run in it before it serves."""
-    names = "addresses, codec, progress, receiver, sender, source, staging, target"
+    names = "addresses, codec, conversation, progress, receiver, sender, sinks, source, staging, target"
     lines = f"import time\nfrom {PACKAGE} import _releases\nfrom {PACKAGE}._stream import {names}\n{code}\nagent.main("
     load = "exec(i.read(int(i.readline()or 0)))"
     assert load in BOOTSTRAP
@@ -115,7 +115,7 @@ def dying(self, data, zeros):
         os.kill(os.getpid(), 9)
 receiver.Receiver._take = dying
 """
-NO_ZSTD = "for module in (source, sender, target, receiver):\n    module.find_codec = lambda: None\n"
+NO_ZSTD = "for module in (source, sender, conversation, receiver):\n    module.find_codec = lambda: None\n"
 # Writes down what it reads to send it.
 LOGS_READS = """
 opened = sender.open_scanned

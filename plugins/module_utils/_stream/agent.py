@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import atexit
 import contextlib
 import os
 import signal
@@ -13,7 +14,7 @@ from typing import BinaryIO
 
 from ansible_collections.ddtree.fleet.plugins.module_utils._lease import LeaseError
 from ansible_collections.ddtree.fleet.plugins.module_utils._releases import ReleaseError
-from ansible_collections.ddtree.fleet.plugins.module_utils._stream import source, target
+from ansible_collections.ddtree.fleet.plugins.module_utils._stream import conversation, source
 from ansible_collections.ddtree.fleet.plugins.module_utils._stream.wire import Channel, PeerError, check_protocol
 from ansible_collections.ddtree.fleet.plugins.module_utils._tree import TreeError, show
 
@@ -21,6 +22,7 @@ from ansible_collections.ddtree.fleet.plugins.module_utils._tree import TreeErro
 def main(stdin: BinaryIO, stdout: BinaryIO) -> None:
     """Serve one relay. What goes wrong is one ``error`` message to it, for people; the exit status says nothing."""
     os.umask(0o022)
+    atexit.register(os._exit, 0)  # a thread may still read standard input, over which an orderly end would stumble
     sys.setswitchinterval(0.0005)
     for number in (signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, _end)  # so that the lease is given back
@@ -34,7 +36,7 @@ def main(stdin: BinaryIO, stdout: BinaryIO) -> None:
             if request["op"] == "scan":
                 source.serve(channel, request, opened)
             else:
-                target.serve(channel, request)
+                conversation.serve(channel, request)
         except (TreeError, ReleaseError, LeaseError, PeerError) as error:
             _report(channel, str(error))
         except (KeyError, TypeError, ValueError) as error:

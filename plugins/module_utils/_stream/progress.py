@@ -10,18 +10,19 @@ import threading
 import time
 from typing import Callable, Iterator
 
-from ansible_collections.ddtree.fleet.plugins.module_utils._stream.wire import Channel
+from ansible_collections.ddtree.fleet.plugins.module_utils._stream.wire import Channel, Message
 
 INTERVAL_S = 1.0
 HEARTBEAT_S = 5.0
 
 
 class Progress:
-    """Counts files and bytes of a phase; any thread may add."""
+    """Counts files and bytes of a phase; any thread may add. ``more`` gives what else the relay is told."""
 
     def __init__(self, channel: Channel, phase: str) -> None:
         self.files = 0
         self.bytes = 0
+        self.more: Callable[[], Message] = dict
         self._channel = channel
         self._phase = phase
         self._lock = threading.Lock()
@@ -36,7 +37,7 @@ class Progress:
 
     def _tell(self) -> None:
         self._told = time.monotonic()
-        self._channel.send("progress", phase=self._phase, files=self.files, bytes=self.bytes)
+        self._channel.send("progress", phase=self._phase, files=self.files, bytes=self.bytes, **self.more())
 
     @contextlib.contextmanager
     def heartbeat(self, alive: Callable[[], bool] = lambda: True) -> Iterator[None]:

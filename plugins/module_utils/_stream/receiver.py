@@ -42,16 +42,19 @@ RESUME_FROM = 8 << 20  # smaller files are sent again whole
 PREFIX_STEP = 32 << 20
 WRITE_OUT = 1 << 20
 SYNC_FILE_RANGE_WRITE = 2
+STOPPED = "the relay stopped this pass"
 
 
 class FrameReader(Protocol):
-    """The relay's connection or a source's own."""
+    """The relay's connection, or one of a source's or another target's own."""
 
     def receive_frame(self) -> Frame: ...
 
 
 class Prefixes:
     """What an interrupted stream left of a large file: its hash at every 32 MiB and at its end, as states to go on from."""
+
+    earlier = True  # the stream was another one
 
     def __init__(self, path: bytes, size: int) -> None:
         self.states: Dict[int, Any] = {}
@@ -67,6 +70,20 @@ class Prefixes:
 
     def listed(self) -> List[Tuple[int, str]]:
         return [(length, state.hexdigest()) for length, state in self.states.items()]
+
+    def state(self, offset: int) -> Tuple[int, Any]:
+        """The last place up to ``offset`` of which the hash is known, and the state there."""
+        place = max((length for length in self.states if length <= offset), default=0)
+        return place, self.states[place].copy() if place else hashlib.sha256()
+
+
+class _Arrived(Prefixes):
+    """The same of a file that this stream has begun, where the hash is known without reading it again."""
+
+    earlier = False
+
+    def __init__(self, states: Dict[int, Any]) -> None:
+        self.states = states
 
 
 class _Lane(threading.Thread):
@@ -104,12 +121,14 @@ class _Lane(threading.Thread):
 class _Large:
     """A file that comes in more than one block, written in one lane and hashed in another."""
 
-    def __init__(self, number: int, entry: Entry, path: bytes, offset: int, state: Any) -> None:
+    def __init__(self, number: int, entry: Entry, path: bytes, offset: int, known: Tuple[int, Any]) -> None:
+        """``known``: a place up to ``offset``, and the hash's state there."""
         self.number = number
         self.entry = entry
         self.position = offset
+        self.states: Dict[int, Any] = {}
         self._path = path
-        self._digest = state or hashlib.sha256()
+        self._hashed, self._digest = known
         self._fd = -1
         self._written_out = offset
 
@@ -137,8 +156,28 @@ class _Large:
             write_out(self._fd, self._written_out, position - self._written_out)
             self._written_out = position
 
+    def catch_up(self, offset: int) -> None:
+        """Hash what the file has between the place where the hash was known and the one where it goes on."""
+        try:
+            fd = os.open(self._path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
+            try:
+                os.lseek(fd, self._hashed, os.SEEK_SET)
+                hash_into(self._digest, fd, offset - self._hashed, self._path)
+            finally:
+                os.close(fd)
+        except OSError as error:
+            raise write_error(self._path, error) from error
+        self._hashed = offset
+
     def update(self, data: memoryview) -> None:
+        if self._hashed // PREFIX_STEP < (self._hashed + len(data)) // PREFIX_STEP:
+            self.states[self._hashed] = self._digest.copy()
         self._digest.update(data)
+        self._hashed += len(data)
+
+    def arrived(self) -> Prefixes:
+        """What is there of it, once nothing is written or hashed any more."""
+        return _Arrived({**{place: state for place, state in self.states.items() if place}, self._hashed: self._digest})
 
     def finish(self) -> None:
         """Give the written file its size, mode and time."""
@@ -181,46 +220,81 @@ class Receiver:
         self._progress = progress
         self._codec = find_codec()
         self._failures: List[BaseException] = []
-        self._lanes = [_Lane(self._failures) for _lane in range(2 if (os.cpu_count() or 1) < 8 else 4)]
+        self._lanes: List[_Lane] = []
         self._turn = 0
         self._coming: Deque[Tuple[int, int]] = collections.deque()  # number and offset
         self._large: Optional[_Large] = None
         self._waits = False  # for the sender, which may have to send others what this host has
-        self.resumed = 0  # bytes of large files that did not have to come again
+        self.resumed = 0  # bytes of large files that an earlier stream had brought
 
-    def receive(self, peer: FrameReader) -> None:
-        """Take frames up to ``end``. Raises PeerError or TreeError; what is complete by then stays in the tree."""
+    def receive(self, peer: FrameReader, heals: bool = False, more: Callable[[], Message] = dict) -> str:
+        """Take frames up to ``end``, or to ``stop``; gives why they ended before everything was there, empty otherwise.
+
+        ``heals``: it is no failure when the peer is gone. ``more`` is told to the relay with the progress. Raises PeerError or TreeError; what is complete by then stays in the tree.
+        """
+        self._failures.clear()
+        self._lanes = [_Lane(self._failures) for _lane in range(2 if (os.cpu_count() or 1) < 8 else 4)]
+        self._progress.more = more
         with self._progress.heartbeat(lambda: self._waits):
-            self._receive(peer)
+            short = self._receive(peer, heals)
         if self._failures:
             raise self._failures[0]
-        if self._waiting:
+        if short:
+            self._keep()
+        elif self._waiting:
             raise PeerError(f"the source ended without {len(self._waiting)} of the files that were asked for")
+        return short
 
-    def _receive(self, peer: FrameReader) -> None:
+    def lacking(self) -> List[int]:
+        """The numbers of the files that have still to come, after a pass that ended early."""
+        return sorted(self._waiting)
+
+    def partial(self) -> List[Tuple[int, List[Tuple[int, str]]]]:
+        """What is there of those files that are there in part."""
+        return [(number, found.listed()) for number, found in self._prefixes.items() if number in self._waiting]
+
+    def _keep(self) -> None:
+        """Wait again for what was announced, and remember what has arrived of a large file."""
+        self._waiting.update(number for number, _offset in self._coming)
+        self._coming.clear()
+        if self._large:
+            self._waiting.add(self._large.number)
+            self._prefixes[self._large.number] = self._large.arrived()
+            self._large = None
+
+    def _receive(self, peer: FrameReader, heals: bool) -> str:
         try:
             while True:
                 self._waits = True
-                kind, payload = peer.receive_frame()
+                try:
+                    kind, payload = peer.receive_frame()
+                except PeerError as error:
+                    if heals:
+                        return str(error)
+                    raise
                 self._waits = False
                 if self._failures:
                     break
                 if kind == BLOCK:
                     self._take(*self._unpack(payload))
                     continue
-                message = parse_message((kind, payload), "group", "wait", "end")
+                message = parse_message((kind, payload), "group", "wait", "end", "stop")
                 if message["op"] == "wait":
                     continue
+                if message["op"] == "stop":
+                    return STOPPED
                 if self._coming or self._large:
                     raise PeerError("the source stopped in the middle of a file")
                 if message["op"] == "end":
                     break
                 self._begin(message)
         finally:
+            self._waits = False
             for lane in self._lanes:
                 lane.end()
             if self._large:
                 self._large.close()
+        return ""
 
     def _begin(self, message: Message) -> None:
         try:
@@ -231,12 +305,12 @@ class Receiver:
             entry, offset = self._entries[number], offsets.pop(number, 0)
             if number not in self._waiting:
                 raise PeerError(f"the source sent file {number}, which was not asked for")
-            known = self._prefixes[number].states if number in self._prefixes else {}
-            if offset and offset not in known:
+            known = self._prefixes.get(number)
+            if offset and (known is None or not 0 < offset <= max(known.states, default=0)):
                 raise PeerError(f"the source sent {show(entry.path)} from a place that was not asked for")
             self._waiting.remove(number)
             self._coming.append((number, offset))
-            self.resumed += offset
+            self.resumed += offset if known and known.earlier else 0
         if offsets:
             raise PeerError("the source sent a group in a form that is not understood")
         small: List[Tuple[int, memoryview]] = []
@@ -303,10 +377,12 @@ class Receiver:
 
     def _start(self, number: int, offset: int) -> _Large:
         entry = self._entries[number]
-        state = self._prefixes[number].states[offset].copy() if offset else None
-        large = self._large = _Large(number, entry, os.path.join(self._tree, entry.path), offset, state)
+        known = self._prefixes[number].state(offset) if offset else (0, hashlib.sha256())
+        large = self._large = _Large(number, entry, os.path.join(self._tree, entry.path), offset, known)
         self._turn = (self._turn + 2) % len(self._lanes)
         self._lanes[self._turn].put(lambda: large.open(offset))
+        if offset != known[0]:
+            self._lanes[self._turn + 1].put(lambda: large.catch_up(offset))
         return large
 
     def _write(self, large: _Large, data: memoryview, zeros: bool) -> None:

@@ -6,18 +6,16 @@
 from __future__ import annotations
 
 import collections
-import contextlib
 import os
-import threading
 import time
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Deque, Dict, List, Tuple, Union
+from typing import Deque, Dict, List, Tuple, Union
 
 from ansible_collections.ddtree.fleet.plugins.module_utils._stream.codec import Codec, find_codec
-from ansible_collections.ddtree.fleet.plugins.module_utils._stream.fanout import Outlet
 from ansible_collections.ddtree.fleet.plugins.module_utils._stream.pace import Pace, RateLimit
 from ansible_collections.ddtree.fleet.plugins.module_utils._stream.progress import Progress
+from ansible_collections.ddtree.fleet.plugins.module_utils._stream.sinks import RELAY, Sinks
 from ansible_collections.ddtree.fleet.plugins.module_utils._stream.wire import (
     BLOCK,
     BLOCK_HEAD,
@@ -27,149 +25,26 @@ from ansible_collections.ddtree.fleet.plugins.module_utils._stream.wire import (
     ZEROS,
     ZSTD,
     Buffer,
-    Channel,
-    Message,
-    PeerError,
     message_frame,
     to_runs,
 )
 from ansible_collections.ddtree.fleet.plugins.module_utils._tree import Entry, changed_while_read, open_scanned
 
-if TYPE_CHECKING:
-    from ansible_collections.ddtree.fleet.plugins.module_utils._stream.stripes import Sending
-
-RELAY = 0  # the sink that is the relay's own connection
-CONNECT_S = 10.0
-KEEP_ALIVE_S = 5.0
 MAX_WORKERS = 8
 NOTHING = bytes(BLOCK_SIZE)
 
 
 @dataclass(frozen=True)
 class Group:
-    """Files that go to the same sinks, by their number in the listing; of those in ``offsets`` only the rest is sent."""
+    """Files that go to the same sinks, by their number in the listing; of those in ``offsets`` only the rest is sent.
+
+    ``takers`` are the numbers of the targets that want them, be it that a sink is one of them or leads to them.
+    """
 
     numbers: List[int]
     offsets: Dict[int, int]
     sinks: List[int]
-
-
-class _Direct:
-    """A target that this source has a connection of its own to, fed by a thread unless it is the only receiver."""
-
-    def __init__(self, stripes: Sending) -> None:
-        self.stripes = stripes
-        self.problem = ""
-        self._ended = False
-        self._told = time.monotonic()
-        self._outlet = Outlet()
-        self._thread = threading.Thread(target=self._drain, daemon=True)
-
-    def put(self, kind: int, payload: Buffer, alone: bool) -> None:
-        if self.problem:
-            return
-        self._told = time.monotonic()
-        if not alone or self._thread.ident:  # once there is a queue, all go through it, since their order counts
-            if not self._thread.ident:
-                self._thread.start()
-            self._outlet.put((kind, payload))
-            return
-        try:
-            self._give(kind, payload)
-        except (OSError, PeerError) as error:
-            self.problem = str(error)
-
-    def keep_alive(self, alone: bool) -> None:
-        """Let a target know now and then, while only others are sent to, that its turn will come."""
-        if time.monotonic() - self._told >= KEEP_ALIVE_S:
-            self.put(*message_frame("wait"), alone)
-
-    def _give(self, kind: int, payload: Buffer) -> None:
-        self.stripes.send_frame(kind, payload)
-        if kind != BLOCK:
-            self.stripes.flush()
-
-    def _drain(self) -> None:
-        try:
-            self._outlet.drain(self._give)
-        except (OSError, PeerError) as error:
-            self.problem = str(error)
-
-    def end(self) -> None:
-        if self._thread.ident:
-            self._outlet.put(None)
-            self._thread.join()
-        self._ended = True
-        if not self.problem:
-            try:
-                self.stripes.flush()
-            except (OSError, PeerError) as error:
-                self.problem = str(error)
-
-    def close(self) -> None:
-        """Close in order after ``end``, else at once."""
-        self._outlet.fail()
-        with contextlib.suppress(OSError, PeerError):
-            self.stripes.close(abort=bool(self.problem) or not self._ended)
-
-
-class Sinks:
-    """Where blocks go: the relay, and targets by their numbers that this source is connected to."""
-
-    def __init__(self, channel: Channel) -> None:
-        self.channel = channel
-        self._direct: Dict[int, _Direct] = {}
-
-    def connect(self, message: Message) -> Dict[str, str]:
-        """Connect to each target of the request, all at once; gives why those that failed did."""
-        failed: Dict[str, str] = {}
-
-        def work(peer: Dict[str, Any]) -> None:
-            try:
-                from ansible_collections.ddtree.fleet.plugins.module_utils._stream import handshake  # seldom needed
-
-                addresses = [(str(host), int(port)) for host, port in peer["addresses"]]
-                own = (peer["certificate"], peer["key"])
-                stripes = handshake.connect(addresses, own, peer["peer"], peer["streams"], CONNECT_S, message["idle"])
-                self._direct[peer["sink"]] = _Direct(stripes)
-            except (OSError, PeerError) as error:
-                failed[str(peer["sink"])] = str(error)
-
-        threads = [threading.Thread(target=work, args=(peer,), daemon=True) for peer in message["peers"]]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join()
-        return failed
-
-    def send(self, sinks: List[int], kind: int, payload: Buffer) -> None:
-        alone = len(self._direct) == 1 and RELAY not in sinks
-        for number in sinks:
-            if number == RELAY:
-                self.channel.send_frame(kind, payload)
-            elif number in self._direct:
-                self._direct[number].put(kind, payload, alone)
-        for number, sink in self._direct.items():
-            if number not in sinks:
-                sink.keep_alive(alone)
-
-    def any_left(self, sinks: List[int]) -> bool:
-        return any(number == RELAY or not self._direct[number].problem for number in sinks)
-
-    def end(self) -> None:
-        """Tell the targets that no block follows, and wait until all they take is sent."""
-        alone = len(self._direct) == 1
-        for sink in self._direct.values():
-            sink.put(*message_frame("end"), alone)
-        for sink in self._direct.values():
-            sink.end()
-
-    def lost(self) -> Dict[str, str]:
-        return {str(number): sink.problem for number, sink in self._direct.items() if sink.problem}
-
-    def close(self) -> None:
-        for sink in self._direct.values():
-            sink.close()
+    takers: List[int]
 
 
 class Sender:
@@ -181,6 +56,7 @@ class Sender:
         self._sinks = sinks
         self._limit = RateLimit(rate)
         self._progress = Progress(sinks.channel, "send")
+        self._progress.more = sinks.report
         workers = min(os.cpu_count() or 1, MAX_WORKERS)
         self.pace = Pace(compress, workers)
         self._pool = ThreadPoolExecutor(workers)
@@ -189,13 +65,15 @@ class Sender:
         self._most_pending = workers + 2
         self._buffer = bytearray(BLOCK_HEAD.size + BLOCK_SIZE)  # of the block that is being filled
         self._used = 0
+        self.read = 0  # bytes of files
         self._sample = False  # compress the next block for the sake of knowing
         self._first = 0  # the first file of which it has a part
 
     def send(self, group: Group) -> None:
         """Send a group: what it is, then its blocks."""
         offsets = sorted(group.offsets.items())
-        self._sinks.send(group.sinks, *message_frame("group", runs=to_runs(group.numbers), offsets=offsets))
+        runs = to_runs(group.numbers)
+        self._sinks.send(group.sinks, *message_frame("group", runs=runs, offsets=offsets, takers=group.takers))
         for number in group.numbers:
             if not self._sinks.any_left(group.sinks):
                 break
@@ -221,6 +99,7 @@ class Sender:
                     if not count:
                         raise changed_while_read(os.path.join(self._root, entry.path))
                     self._used, left = self._used + count, left - count
+                    self.read += count
                     if self._used == BLOCK_SIZE:
                         self._end_block(group)
         self._progress.add(1)
@@ -245,6 +124,7 @@ class Sender:
         self._limit.spend(HEADER.size + BLOCK_HEAD.size + BLOCK_SIZE)
         if self._sinks.channel.send_file(BLOCK, BLOCK_HEAD.pack(RAW, BLOCK_SIZE), fd, BLOCK_SIZE) < BLOCK_SIZE:
             raise changed_while_read(os.path.join(self._root, entry.path))
+        self.read += BLOCK_SIZE
         self.pace.left(BLOCK_SIZE)
         self._progress.add(0, BLOCK_SIZE)
         return BLOCK_SIZE

@@ -15,9 +15,11 @@ from ansible_collections.ddtree.fleet.plugins.module_utils._hashing import hash_
 from ansible_collections.ddtree.fleet.plugins.module_utils._index import HashIndex, index_path
 from ansible_collections.ddtree.fleet.plugins.module_utils._stream import environment
 from ansible_collections.ddtree.fleet.plugins.module_utils._stream.codec import find_codec
+from ansible_collections.ddtree.fleet.plugins.module_utils._stream.inbox import Inbox
 from ansible_collections.ddtree.fleet.plugins.module_utils._stream.listing import entry_row, folder_digest, folders
 from ansible_collections.ddtree.fleet.plugins.module_utils._stream.progress import Progress, peak_memory
-from ansible_collections.ddtree.fleet.plugins.module_utils._stream.sender import Group, Sender, Sinks
+from ansible_collections.ddtree.fleet.plugins.module_utils._stream.sender import Group, Sender
+from ansible_collections.ddtree.fleet.plugins.module_utils._stream.sinks import Sinks
 from ansible_collections.ddtree.fleet.plugins.module_utils._stream.wire import (
     Channel,
     Message,
@@ -91,9 +93,9 @@ class Source:
 
     def converse(self) -> None:
         """Answer until ``bye``."""
-        channel = self._channel
+        channel, inbox = self._channel, Inbox(self._channel)
         while True:
-            message = channel.receive("folders", "list", "connect", "send", "bye")
+            message = inbox.receive("folders", "list", "connect", "send", "bye")
             if message["op"] == "folders":
                 self._listed = list(folders(self._entries).items())
                 send_rows(
@@ -107,7 +109,8 @@ class Source:
             elif message["op"] == "connect":
                 channel.send("connected", failed=self._sinks.connect(message))
             elif message["op"] == "send":
-                self._send(message)
+                with inbox.listening(self._sinks.stop):
+                    self._send(message)
             else:
                 return
 
@@ -119,27 +122,45 @@ class Source:
         return self._listed[place][1] if 0 <= place < len(self._listed) else []
 
     def _send(self, message: Message) -> None:
-        started = time.monotonic()
-        sender = Sender(self._root, self._entries, self._sinks, message["compress"], message["rate"])
+        """Send the groups of one pass, until all are sent or the relay says ``stop``, and close the connections that they went over."""
+        started, before = time.monotonic(), self._channel.sent
+        sinks = self._sinks
+        sinks.begin()
+        sender = Sender(self._root, self._entries, sinks, message["compress"], message["rate"])
         with contextlib.closing(sender):
             for asked in message["groups"]:
+                if sinks.stopped:
+                    break
                 sender.send(self._group(asked))
-            self._sinks.end()
-        self._seconds["send"] = time.monotonic() - started
+            sinks.end()
+        self._seconds["send"] = self._seconds.get("send", 0.0) + time.monotonic() - started
+        lost, direct = sinks.lost(), sinks.sent
+        sinks.close()
         self._channel.send(
             "sent",
-            lost=self._sinks.lost(),
+            lost=lost,
+            stopped=sinks.stopped,
+            read=sender.read,
+            bytes=self._channel.sent - before + sinks.sent - direct,
             rates=sender.pace.rates(),
             seconds={name: round(value, 3) for name, value in self._seconds.items()},
             peak_memory=peak_memory(),
         )
 
     def _group(self, asked: Message) -> Group:
-        """What to send; a target that asked for what is no file does not get it, and fails by itself."""
+        """What to send; a target that asked for what is no file does not get it, and fails by itself.
+
+        Of a file that several targets have in part, what all of them have is not sent.
+        """
         numbers = [n for n in from_runs(asked["runs"], len(self._entries)) if self._entries[n].kind == FILE]
-        partial = dict(asked["partial"])
-        agreed = {n: self._agreed(self._entries[n], partial[n]) for n in numbers if n in partial}
-        return Group(numbers, {number: offset for number, offset in agreed.items() if offset}, asked["sinks"])
+        files = set(numbers)
+        agreed: Dict[int, int] = {}
+        for number, prefixes in asked["partial"]:
+            if number in files and agreed.get(number, 1):
+                length = self._agreed(self._entries[number], prefixes)
+                agreed[number] = min(length, agreed.get(number, length))
+        offsets = {number: offset for number, offset in agreed.items() if offset}
+        return Group(numbers, offsets, asked["sinks"], asked["takers"])
 
     def _agreed(self, entry: Entry, prefixes: List[Tuple[int, str]]) -> int:
         """How much of a file a target already has: the longest of its prefixes whose hash is that of ours."""

@@ -23,6 +23,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Callable, Deque, List, Sequence, TypeVar
 
 from ansible_collections.ddtree.fleet.plugins.module_utils._stream.wire import (
+    CLOSED,
     HEADER,
     MAX_FRAME,
     Buffer,
@@ -39,7 +40,6 @@ LENGTH = struct.Struct(">I")
 MAX_BLOCK = BLOCK + HEADER.size + MAX_FRAME
 
 ENDED = "the connection ended before the work was done"
-CLOSED = "the stream was closed at this end"
 CORRUPT = "the stream is corrupt: something else than the agent writes to this connection"
 CHANGED = "what arrived is not what was sent: something between the two hosts changes the bytes"
 
@@ -211,8 +211,9 @@ class _Connection:
                         raise ssl.SSLZeroReturnError
                     data = data[size:]
         except (OSError, ValueError) as error:
+            closed = self._is_cut
             self.cut()
-            raise _peer_error(error) from error
+            raise PeerError(CLOSED) if closed else _peer_error(error) from error
 
     def _wait(self, error: ssl.SSLError, verb: str) -> None:
         poll = select.poll()

@@ -13,22 +13,19 @@ import contextlib
 import ctypes
 import os
 import shutil
-import threading
 import time
-from typing import TYPE_CHECKING, Any, Dict, Iterator, List, Optional, Set, Tuple
+from typing import TYPE_CHECKING, Any, Callable, Dict, Iterator, List, Optional, Set, Tuple
 
 from ansible_collections.ddtree.fleet.plugins.module_utils import _manifest, _releases
 from ansible_collections.ddtree.fleet.plugins.module_utils._index import OWN_QUIET_NS
-from ansible_collections.ddtree.fleet.plugins.module_utils._lease import Lease, this_process
 from ansible_collections.ddtree.fleet.plugins.module_utils._stream import bytecode, environment
-from ansible_collections.ddtree.fleet.plugins.module_utils._stream.codec import find_codec
 from ansible_collections.ddtree.fleet.plugins.module_utils._stream.listing import (
     check_rows,
     folder_digest,
     folders,
 )
 from ansible_collections.ddtree.fleet.plugins.module_utils._stream.local import Local, LocalTree
-from ansible_collections.ddtree.fleet.plugins.module_utils._stream.progress import Progress, peak_memory
+from ansible_collections.ddtree.fleet.plugins.module_utils._stream.progress import Progress
 from ansible_collections.ddtree.fleet.plugins.module_utils._stream.receiver import FrameReader, Prefixes, Receiver
 from ansible_collections.ddtree.fleet.plugins.module_utils._stream.staging import Plan, Staging
 from ansible_collections.ddtree.fleet.plugins.module_utils._stream.wire import (
@@ -37,6 +34,7 @@ from ansible_collections.ddtree.fleet.plugins.module_utils._stream.wire import (
     PeerError,
     decode_path,
     receive_rows,
+    to_runs,
 )
 from ansible_collections.ddtree.fleet.plugins.module_utils._tree import (
     FILE,
@@ -51,11 +49,9 @@ from ansible_collections.ddtree.fleet.plugins.module_utils._tree import (
 
 if TYPE_CHECKING:
     from ansible_collections.ddtree.fleet.plugins.module_utils._stream.relocation import Move, Relocated
-    from ansible_collections.ddtree.fleet.plugins.module_utils._stream.stripes import Receiving
 
 DRIFT_SHOWN = 5
 CHANGES_SHOWN = 50
-LISTEN_S = 30.0
 
 
 class Target:
@@ -75,6 +71,7 @@ class Target:
         self.plan: Optional[Plan] = None
         self.prefixes: Dict[int, Prefixes] = {}
         self.moves: List[Move] = []
+        self.receiver: Optional[Receiver] = None
         self.seconds: Dict[str, float] = {}
 
     # what is here
@@ -220,16 +217,27 @@ class Target:
             self.staging.build(plan, self.prefixes, Progress(self.channel, "reuse"))
         return plan
 
-    def receive(self, peer: FrameReader) -> int:
-        """Take the files of the stream; gives how many bytes of them were here from an interrupted one."""
+    def receive(self, peer: FrameReader, heals: bool, more: Callable[[], Message]) -> str:
+        """Take the files of the stream, as far as they come; gives why they ended early, empty when all are here.
+
+        ``heals``: see ``Receiver``. ``more`` is told to the relay with the progress.
+        """
         plan = self._planned()
         with self._timed("receive"):
-            sent = set(plan.sent())
-            progress = Progress(self.channel, "receive")
-            receiver = Receiver(self.staging.tree, plan.wanted, plan.hashes, sent, self.prefixes, progress)
-            receiver.receive(peer)
-            self.staging.repeat(plan)
-        return receiver.resumed
+            if self.receiver is None:
+                progress = Progress(self.channel, "receive")
+                sent = set(plan.sent())
+                self.receiver = Receiver(self.staging.tree, plan.wanted, plan.hashes, sent, self.prefixes, progress)
+            short = self.receiver.receive(peer, heals, more)
+            if not short:
+                self.staging.repeat(plan)
+        return short
+
+    def lacking(self) -> Dict[str, Any]:
+        """What has still to come after a pass that ended early."""
+        if self.receiver is None:
+            return {"want": [], "partial": []}
+        return {"want": to_runs(self.receiver.lacking()), "partial": self.receiver.partial()}
 
     def commit(self, request: Message) -> Dict[str, Any]:
         """Prove the staged tree, adapt it to this host, compile its bytecode, make it durable, and give it its name."""
@@ -271,6 +279,7 @@ class Target:
             "relocated": facts["relocated"],
             "bytecode": compiled,
             "reused": plan.figures()[0],
+            "resumed": self.receiver.resumed if self.receiver else 0,
         }
 
     def _relocate(self, staged: List[Entry]) -> Relocated:
@@ -350,7 +359,7 @@ class Target:
     def _timed(self, phase: str) -> Iterator[None]:
         started = time.monotonic()
         yield
-        self.seconds[phase] = round(time.monotonic() - started, 3)
+        self.seconds[phase] = round(self.seconds.get(phase, 0.0) + time.monotonic() - started, 3)
 
 
 def _describe(relocated: Relocated, moves: List[Move]) -> Dict[str, Any]:
@@ -361,117 +370,6 @@ def _describe(relocated: Relocated, moves: List[Move]) -> Dict[str, Any]:
         "leftovers": relocated.leftovers,
         "leftover_count": relocated.leftover_count,
     }
-
-
-class _Listening:
-    """A source's own connection being waited for, while the relay tells the source about it."""
-
-    def __init__(self, message: Message) -> None:
-        from ansible_collections.ddtree.fleet.plugins.module_utils._stream import addresses, handshake  # seldom needed
-
-        self.addresses = addresses.addresses()
-        own = (message["certificate"], message["key"])
-        low, high = message["ports"]
-        self._listener = handshake.Listener((low, high), own, message["peer"], message["streams"])
-        self.port = self._listener.port
-        self._idle = message["idle"]
-        self._peer: Optional[Receiving] = None
-        self._problem = "nobody connected"
-        self._thread = threading.Thread(target=self._accept, daemon=True)
-        self._thread.start()
-
-    def _accept(self) -> None:
-        try:
-            self._peer = self._listener.accept(LISTEN_S, self._idle)
-        except (OSError, PeerError) as error:
-            self._problem = str(error)
-
-    def peer(self) -> Receiving:
-        self._thread.join(LISTEN_S)
-        if self._peer is None:
-            raise PeerError(f"the source did not connect: {self._problem}")
-        return self._peer
-
-    def close(self) -> None:
-        self._listener.close()
-        if self._peer:
-            self._peer.close()
-
-
-def serve(channel: Channel, request: Message) -> None:
-    """Answer one relay; ``open`` has ``dest``, ``run``, ``who``, ``check``, ``full`` and more. See docs/protocol.md."""
-    target = Target(channel, request)
-    lease, run = Lease(target.environments.dest), request["run"]
-    if target.check:
-        _converse(channel, target)
-        return
-    # An interpreter is shipped within the stream of an environment, whose agent has the lease.
-    holder = "" if request["interpreter"] else this_process()
-    taken = lease.acquire(run, request["who"], take_over=request["take_over"], holder=holder)
-    try:
-        _converse(channel, target)
-    finally:
-        if taken:
-            lease.release(run, holder)
-
-
-def _converse(channel: Channel, target: Target) -> None:
-    target.local.base()
-    codec = find_codec()
-    channel.send("opened", codec=codec.backend if codec else "")
-    request: Message = {}
-    listening: Optional[_Listening] = None
-    try:
-        while True:
-            message = channel.receive("look", "check", "prepare", "listen", "build", "bye")
-            if message["op"] == "look":
-                channel.send("state", **target.look(message["digest"], message["repair"]))
-            elif message["op"] == "check":
-                channel.send("checked", why=_why_not(message["environment"], target.dest))
-            elif message["op"] == "prepare":
-                request = message
-                channel.send("need", **target.prepare(request))
-            elif message["op"] == "listen":
-                listening, answer = _listen(message)
-                channel.send("listening", **answer)
-            elif message["op"] == "build":
-                target.build()
-                channel.send("built")
-                peer = listening.peer() if listening and message["direct"] else channel
-                resumed = target.receive(peer)
-                done = target.commit(request)
-                wire = peer.received
-                channel.send(
-                    "committed",
-                    resumed=resumed,
-                    wire=wire,
-                    peak_memory=peak_memory(),
-                    seconds=target.seconds,
-                    **done,
-                )
-            else:
-                return
-    finally:
-        if listening:
-            listening.close()
-
-
-def _listen(message: Message) -> Tuple[Optional[_Listening], Dict[str, Any]]:
-    """Wait for the source; gives the answer too, which has the ``problem`` where that cannot be done."""
-    try:
-        listening = _Listening(message)
-    except (OSError, PeerError) as error:
-        return None, {"problem": str(error)}
-    return listening, {"problem": "", "port": listening.port, "addresses": listening.addresses}
-
-
-def _why_not(described: Dict[str, Any], dest: bytes) -> str:
-    """Why an environment's interpreter does not do here; empty when it does."""
-    try:
-        environment.check_interpreter(described, dest)
-    except TreeError as error:
-        return str(error)
-    return ""
 
 
 def sync_filesystem(path: bytes) -> None:

@@ -24,7 +24,7 @@ import struct
 import zlib
 from typing import Any, BinaryIO, Dict, Iterable, List, Tuple, Union
 
-PROTOCOL = 2
+PROTOCOL = 3
 MAGIC = f"ddtree-agent/{PROTOCOL}"
 MESSAGE, PACKED, BLOCK = 1, 2, 3
 HEADER = struct.Struct(">BI")
@@ -34,6 +34,7 @@ BLOCK_SIZE = 1 << 20
 MAX_FRAME = 16 << 20
 ROWS_PER_FRAME = 2000
 PACK_FROM = 1024
+CLOSED = "the stream was closed at this end"
 
 Buffer = Union[bytes, bytearray, memoryview]
 Message = Dict[str, Any]

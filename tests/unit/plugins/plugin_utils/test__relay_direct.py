@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, Iterator, Tuple
 
 import pytest
-from ansible_collections.ddtree.fleet.plugins.plugin_utils import _relay
+from ansible_collections.ddtree.fleet.plugins.plugin_utils import _chains
 from ansible_collections.ddtree.fleet.plugins.plugin_utils._bundle import bundle
 from ansible_collections.ddtree.fleet.tests.unit.agents import releases
 from ansible_collections.ddtree.fleet.tests.unit.hosts import (
@@ -137,7 +137,7 @@ def test_when_all_targets_died_no_more_is_read(tmp_path: Path, src: Path) -> Non
 def test_a_target_whose_ports_are_taken_gets_its_content_through_the_relay(
     tmp_path: Path, src: Path, taken: Tuple[int, int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(_relay, "DIRECT_FROM", 1)
+    monkeypatch.setattr(_chains, "DIRECT_FROM", 1)
     targets = hosts(tmp_path, "t1")
     run(request(src, "/venv", path="auto", ports=taken), targets)
     verdict = verdicts(targets)["t1"]
@@ -160,8 +160,8 @@ def test_a_target_whose_ports_are_taken_is_told_what_to_do(tmp_path: Path, src: 
 def test_a_target_listens_where_the_firewall_lets_it(tmp_path: Path, src: Path) -> None:
     with socket.create_server(("", 0)) as sock:
         port = sock.getsockname()[1]
-    log = "make_listener = target._Listening.__init__\ndef log(self, message):\n    make_listener(self, message)\n"
-    log += f"    open({str(tmp_path / 'port')!r}, 'w').write(str(self.port))\ntarget._Listening.__init__ = log\n"
+    log = "make_listener = conversation.Listening.__init__\ndef log(self, message):\n    make_listener(self, message)\n"
+    log += f"    open({str(tmp_path / 'port')!r}, 'w').write(str(self.port))\nconversation.Listening.__init__ = log\n"
     targets = hosts(tmp_path, "t1", code=log)
     run(request(src, "/venv", path="direct", ports=(port, port)), targets)
     assert (targets[0].verdict.msg, targets[0].verdict.path) == ("", "direct")
@@ -172,13 +172,13 @@ def test_one_goes_directly_and_one_through_the_relay(
     tmp_path: Path, src: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The direct one alone wants something, too: all that it gets must come in order."""
-    monkeypatch.setattr(_relay, "DIRECT_FROM", 1)
+    monkeypatch.setattr(_chains, "DIRECT_FROM", 1)
     (tmp_path / "far" / "venv").mkdir(parents=True)
     (tmp_path / "far" / "venv" / "had").write_bytes((src / "large").read_bytes())
     slow = "take = receiver.Receiver._take\ndef slow(self, data, zeros):\n    time.sleep(0.05)\n    take(self, data, zeros)\nreceiver.Receiver._take = slow\n"
     far = target(elsewhere("far", below(tmp_path / "far", NO_ADDRESS)))
     targets = [*hosts(tmp_path, "near", code=slow), far]
-    run(request(src, "/venv", path="auto"), targets)
+    run(request(src, "/venv", path="auto", topology="star"), targets)
     found = verdicts(targets)
     assert {name: (one["msg"], one["path"]) for name, one in found.items()} == {
         "near": ("", "direct"),
@@ -215,8 +215,8 @@ def test_an_address_that_leads_nowhere_is_named_and_no_other_is_tried(tmp_path: 
 def test_little_is_not_worth_a_connection(
     tmp_path: Path, src: Path, monkeypatch: pytest.MonkeyPatch, least: int, way: str
 ) -> None:
-    assert _relay.DIRECT_FROM >= 16 * MIB
-    monkeypatch.setattr(_relay, "DIRECT_FROM", least)
+    assert _chains.DIRECT_FROM >= 16 * MIB
+    monkeypatch.setattr(_chains, "DIRECT_FROM", least)
     targets = hosts(tmp_path, "t1")
     run(request(src, "/venv", path="auto"), targets)
     assert (targets[0].verdict.msg, targets[0].verdict.path, targets[0].verdict.notices) == ("", way, [])
@@ -257,7 +257,7 @@ def test_a_target_that_has_to_wait_for_its_turn_is_not_given_up(tmp_path: Path, 
     for path in ("large", *(f"lib/{number:02}" for number in range(12))):
         (tmp_path / "t2" / "venv" / path).write_bytes((src / path).read_bytes())
     targets = hosts(tmp_path, "t1", "t2", code=often)
-    source = here("source", altered(often + "sender.KEEP_ALIVE_S = 0.2\n"))
+    source = here("source", altered(often + "sinks.KEEP_ALIVE_S = 0.2\n"))
     run(request(src, "/venv", path="direct", idle=2.5, rate=3 * MIB, compress="none"), targets, source)
     assert [one.verdict.msg for one in targets] == ["", ""]
 
@@ -270,7 +270,7 @@ WITHOUT_TLS = "import sys\nsys.modules['ssl'] = None\n"
 def test_a_python_without_tls_is_named_and_the_relay_path_works(
     tmp_path: Path, src: Path, path: str, lacking: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(_relay, "DIRECT_FROM", 1)
+    monkeypatch.setattr(_chains, "DIRECT_FROM", 1)
     only = target(here("t1", below(tmp_path / "t1", WITHOUT_TLS if lacking == "target" else "")))
     run(request(src, "/venv", path=path), [only], here("source", altered(WITHOUT_TLS if lacking == "source" else "")))
     what = "it cannot be connected to" if lacking == "target" else "source cannot connect to it"

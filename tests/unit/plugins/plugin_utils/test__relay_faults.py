@@ -40,7 +40,7 @@ FAILING = {
         "t2: the connection ended before the agent started (exit status 1): ssh: connect to host t2 port 22: No route to host",
     ),
     "hangs": (
-        here("t2", "import sys; print('ddtree-agent/2 3.12 1', flush=True); sys.stdin.read()"),
+        here("t2", "import sys; print('ddtree-agent/3 3.12 1', flush=True); sys.stdin.read()"),
         "t2: nothing came for 2 s; the host or the network hangs",
     ),
     "hangs later": (
@@ -288,7 +288,7 @@ def stop(self, kind, head, fd, size):
     self._writer.write(head + bytes(size // 2))
     self.flush()
     {how}
-sender.Channel.send_file = stop
+sinks.Channel.send_file = stop
 """
 
 

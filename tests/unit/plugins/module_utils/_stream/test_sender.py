@@ -13,7 +13,8 @@ from typing import Any, Dict, List, Sequence
 import pytest
 from ansible_collections.ddtree.fleet.plugins.module_utils._stream import sender as under_test
 from ansible_collections.ddtree.fleet.plugins.module_utils._stream.codec import find_codec
-from ansible_collections.ddtree.fleet.plugins.module_utils._stream.sender import RELAY, Group, Sender, Sinks
+from ansible_collections.ddtree.fleet.plugins.module_utils._stream.sender import Group, Sender
+from ansible_collections.ddtree.fleet.plugins.module_utils._stream.sinks import RELAY, Sinks
 from ansible_collections.ddtree.fleet.plugins.module_utils._stream.wire import (
     BLOCK,
     BLOCK_HEAD,
@@ -67,7 +68,7 @@ class Case:
 
 
 def whole(numbers: Sequence[int]) -> Group:
-    return Group(list(numbers), {}, [RELAY])
+    return Group(list(numbers), {}, [RELAY], [1])
 
 
 def unpacked(payload: bytes) -> bytes:
@@ -108,7 +109,7 @@ def test_files_follow_one_another_in_whole_blocks(tmp_path: Path, compress: str)
     case = Case(tmp_path / "src", files)
     case.send(whole(range(6)), compress=compress)
     frames = case.frames()
-    assert parse_message(frames[0]) == {"op": "group", "runs": [[0, 6]], "offsets": []}
+    assert parse_message(frames[0]) == {"op": "group", "runs": [[0, 6]], "offsets": [], "takers": [1]}
     blocks = [unpacked(payload) for _kind, payload in frames[1:]]
     assert b"".join(blocks) == b"".join(case.files)
     assert [len(block) for block in blocks[:-1]] == [BLOCK_SIZE] * (len(blocks) - 1)
@@ -163,7 +164,7 @@ def test_without_a_codec_content_is_sent_as_it_is(tmp_path: Path, monkeypatch: p
 
 def test_of_a_partial_file_only_the_rest_is_sent(tmp_path: Path) -> None:
     case = Case(tmp_path / "src", {"a": NOISE * 2 + TEXT, "b": NOISE, "c": b"after"})
-    case.send(Group([0, 1, 2], {1: BLOCK_SIZE, 0: 2 * BLOCK_SIZE - 3}, [RELAY]))
+    case.send(Group([0, 1, 2], {1: BLOCK_SIZE, 0: 2 * BLOCK_SIZE - 3}, [RELAY], [1]))
     assert parse_message(case.frames()[0])["offsets"] == [[0, 2 * BLOCK_SIZE - 3], [1, BLOCK_SIZE]]
     assert b"".join(map(unpacked, case.blocks())) == NOISE[-3:] + TEXT + b"after"
 
@@ -172,7 +173,7 @@ def test_of_a_partial_file_only_the_rest_is_sent(tmp_path: Path) -> None:
 def test_a_large_file_arrives_byte_for_byte_without_a_copy(tmp_path: Path, uncopied: List[int], offset: int) -> None:
     large = random.Random(offset).randbytes(10 * BLOCK_SIZE + 11)
     case = Case(tmp_path / "src", {"a": large, "b": b"after"})
-    case.send(Group([0, 1], {0: offset} if offset else {}, [RELAY]))
+    case.send(Group([0, 1], {0: offset} if offset else {}, [RELAY], [1]))
     blocks = case.blocks()
     assert b"".join(map(unpacked, blocks)) == large[offset:] + b"after"
     assert sum(uncopied) == (len(large) - offset) // BLOCK_SIZE * BLOCK_SIZE

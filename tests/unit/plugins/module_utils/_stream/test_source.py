@@ -172,7 +172,7 @@ def test_a_source_sends_the_files_it_is_asked_for_and_no_others(src: Path) -> No
 def test_only_files_of_the_listing_are_read(src: Path, runs: List[Any], problem: str) -> None:
     with Source() as source:
         source.scan(src)
-        group = {"runs": runs, "partial": [], "sinks": [0]}
+        group = {"runs": runs, "partial": [], "sinks": [0], "takers": [1]}
         source.tell("send", groups=[group], compress="none", rate=0)
         assert problem in source.complaint()
 
@@ -251,7 +251,7 @@ def test_of_a_large_file_that_is_cut_short_on_the_way_the_error_arrives_in_step(
     (src / "large").write_bytes(NOISE * 20)
     with Source() as source:
         source.scan(src)
-        group = {"runs": [[0, 1]], "partial": [], "sinks": [0]}
+        group = {"runs": [[0, 1]], "partial": [], "sinks": [0], "takers": [1]}
         source.tell("send", groups=[group], compress="none", rate=0)
         assert source.answer("group")["runs"] == [[0, 1]]
         blocks = [source.channel.receive_frame()]
@@ -298,7 +298,7 @@ def test_a_file_that_grows_while_it_is_read_is_named(tmp_path: Path) -> None:
     (src / "big").write_bytes(NOISE * 24)
     with Source() as source:
         source.scan(src)
-        group = {"runs": [[0, 1]], "partial": [], "sinks": [0]}
+        group = {"runs": [[0, 1]], "partial": [], "sinks": [0], "takers": [1]}
         source.tell("send", groups=[group], compress="none", rate=0)
         assert parse_message(source.channel.receive_frame())["op"] == "group"
         assert source.channel.receive_frame()[0] == BLOCK
@@ -344,8 +344,9 @@ def test_content_reaches_a_target_directly_and_through_the_relay_at_once(src: Pa
         assert source.ask("connect", "connected", peers=[peer], idle=20)["failed"] == {}
         relayed.open(far)
         assert need(source, relayed, tree)["want"] == want
-        direct.ask("build", "built", direct=True)
-        group = {"runs": to_runs(want), "partial": [], "sinks": [0, 1]}
+        direct.ask("build", "built")
+        direct.tell("take", direct=True, number=1, after=[])
+        group = {"runs": to_runs(want), "partial": [], "sinks": [0, 1], "takers": [1, 2]}
         frames = source.frames("send", "sent", groups=[group], compress="none", rate=0)
         assert parse_message(frames[-1])["lost"] == {}
         done = direct.answer("committed")
@@ -373,9 +374,10 @@ def test_a_target_that_dies_in_the_middle_is_lost_and_the_others_are_served(src:
     with Source() as source, Destination() as direct:
         peer, tree, want = listen(direct, src, source, tmp_path / "dest")
         assert source.ask("connect", "connected", peers=[peer], idle=20)["failed"] == {}
-        direct.ask("build", "built", direct=True)
+        direct.ask("build", "built")
+        direct.tell("take", direct=True, number=1, after=[])
         direct.process.kill()
-        group = {"runs": to_runs(want), "partial": [], "sinks": [0, 1]}
+        group = {"runs": to_runs(want), "partial": [], "sinks": [0, 1], "takers": [1, 2]}
         frames = source.frames("send", "sent", groups=[group], compress="none", rate=0)
     assert list(parse_message(frames[-1])["lost"]) == ["1"]
     assert content_bytes(frames) > 40 * MIB

@@ -87,11 +87,11 @@ def test_an_end_of_another_version_is_told_what_to_do() -> None:
     with pytest.raises(PeerError) as caught:
         wire.check_protocol({})
     assert str(caught.value) == (
-        "this agent speaks version 2 of the stream protocol and the other end version 1; "
+        "this agent speaks version 3 of the stream protocol and the other end version 1; "
         "use the same release of ddtree.fleet on both"
     )
-    with pytest.raises(PeerError, match="other end version 3"):
-        wire.check_protocol({"protocol": 3})
+    with pytest.raises(PeerError, match="other end version 2"):
+        wire.check_protocol({"protocol": 2})
 
 
 @pytest.mark.parametrize(
