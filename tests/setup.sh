@@ -1,11 +1,12 @@
 #!/usr/bin/env bash
-# Installs what development and the test hosts need: Debian packages, and the locked Python tools in a virtual environment.
+# Installs what development and the test hosts need: Debian packages (with a browser that the report's page is tested in), and the
+# locked Python tools in a virtual environment.
 # usage: setup.sh VENV
 set -euo pipefail
 venv=$1
 root=$(cd "$(dirname "$0")/.." && pwd)
 packages=(systemd-container mmdebstrap openssh-client iproute2 patch util-linux procps rsync tar zstd xfsprogs btrfs-progs
-  rhash hashdeep)
+  rhash hashdeep chromium chromium-driver)
 
 missing=()
 for package in "${packages[@]}"; do

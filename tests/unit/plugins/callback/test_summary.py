@@ -11,12 +11,11 @@ import re
 import subprocess
 import sys
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any, Dict, List
 
 import pytest
-from ansible.executor.stats import AggregateStats
 from ansible_collections.ddtree.fleet.plugins.callback.summary import HEADINGS, CallbackModule
+from ansible_collections.ddtree.fleet.tests.unit.rollouts import Rollout
 
 pytestmark = pytest.mark.usefixtures("forget_hashes")
 
@@ -29,7 +28,7 @@ def table(printed: str) -> List[List[str]]:
     lines = printed.split("DDTREE FLEET", 1)[1].splitlines()[1:]
     end = next((number for number, line in enumerate(lines) if not line.strip()), len(lines))
     assert re.split(" {2,}", lines[0]) == list(HEADINGS)
-    return [line.split()[:2] for line in lines[1:end]]
+    return [re.split(" {2,}", line)[:2] for line in lines[1:end]]
 
 
 def play(tmp_path: Path, hosts: Dict[str, Any], *tasks: Dict[str, Any]) -> str:
@@ -87,8 +86,8 @@ def test_the_table_of_a_run(tmp_path: Path) -> None:
     )
     assert table(printed) == [
         ["broken", "FAILED"],
-        ["gone", "FAILED"],
         ["rolled", "FAILED"],
+        ["gone", "FAILED, unreachable"],
         ["rescued", "changed"],
         ["steady", "unchanged"],
     ]
@@ -107,54 +106,40 @@ def test_nothing_is_printed_for_a_playbook_that_streams_nothing(tmp_path: Path) 
     assert "DDTREE FLEET" not in printed
 
 
-class Run:
-    """Results as the strategy hands them to the callback, and the statistics it keeps of them."""
-
-    def __init__(self) -> None:
-        self.stats = AggregateStats()
-        self.callback = CallbackModule()
-
-    def _result(self, host: str, action: str, found: Dict[str, Any]) -> Any:
-        task = SimpleNamespace(action=action)
-        return SimpleNamespace(host=SimpleNamespace(get_name=lambda: host), task=task, result=found)
-
-    def ok(self, host: str, action: str, **found: Any) -> None:
-        self.callback.v2_runner_on_ok(self._result(host, action, found))
-
-    def failed(self, host: str, action: str, msg: str, counts_as: str = "failures") -> None:
-        self.stats.increment(counts_as, host)
-        self.callback.v2_runner_on_failed(self._result(host, action, {"msg": msg}))
-
-    def printed(self, capsys: pytest.CaptureFixture[str]) -> str:
-        capsys.readouterr()
-        self.callback.v2_playbook_on_stats(self.stats)
-        return capsys.readouterr().out
+def printed_by(rollout: Rollout, capsys: pytest.CaptureFixture[str]) -> str:
+    """What the callback prints of a run, nothing where the run is not worth it."""
+    run = rollout.end()
+    capsys.readouterr()
+    if rollout.recorder.worth_telling:
+        CallbackModule().told(run)
+    return capsys.readouterr().out
 
 
 def test_each_host_has_its_own_verdict_of_a_stream_to_many(capsys: pytest.CaptureFixture[str]) -> None:
-    run = Run()
+    run = Rollout()
     targets = {
         "a": {"changed": False, "failed": False, "release": "1111", "files_sent": 0, "bytes_sent": 0},
         "b": {"changed": True, "failed": False, "release": "1111", "files_sent": 1234, "bytes_sent": 3 << 20},
         "c": {"changed": True, "failed": True, "release": "", "msg": "c: no space"},
     }
-    run.ok("a", "ddtree.fleet.venv_stream", changed=True, targets=targets)
-    run.failed("c", "ansible.builtin.assert", "c: no space")
-    printed = run.printed(capsys)
-    assert table(printed) == [["c", "FAILED"], ["a", "unchanged"], ["b", "changed"]]
+    run.ok("a", "venv_stream", changed=True, targets=targets)
+    run.failed("c", "assert", "c: no space")
+    printed = printed_by(run, capsys)
+    assert table(printed) == [["c", "FAILED"], ["b", "changed"], ["a", "unchanged"]]
     assert "1,234       3.0" in printed
-    assert "c:\n  c: no space" in printed
+    assert "\nc:\n  no space\n" in printed
+    assert printed.endswith("\n3 hosts: 1 failed, 1 changed, 1 unchanged\n")
 
 
 def test_what_ran_after_a_failure_counts_only_when_it_was_rescued(capsys: pytest.CaptureFixture[str]) -> None:
-    run = Run()
+    run = Rollout()
     for host in ("failing", "rescued"):
-        run.ok(host, "ddtree.fleet.venv_stream", targets={host: {"changed": True, "release": "2222"}})
-        run.ok(host, "ddtree.fleet.patch_assert")
-        run.failed(host, "ddtree.fleet.sglang_smoke", "server gate failed", "rescued")
-        run.ok(host, "ddtree.fleet.sglang_smoke", gate="server", figures={"accept_length": 7.25})
-    run.failed("failing", "ansible.builtin.fail", "rolled back")
-    failing, rescued = run.printed(capsys).splitlines()[3:5]
+        run.ok(host, "venv_stream", targets={host: {"changed": True, "release": "2222"}})
+        run.ok(host, "patch_assert")
+        run.failed(host, "sglang_smoke", "server gate failed", rescued=True)
+        run.ok(host, "sglang_smoke", gate="server", figures={"accept_length": 7.25})
+    run.failed("failing", "fail", "rolled back")
+    failing, rescued = printed_by(run, capsys).splitlines()[3:5]
     assert failing.split()[:3] == ["failing", "FAILED", "2222"]
     assert "patches" in failing and "server" not in failing
     assert rescued.split()[:3] == ["rescued", "changed", "2222"]
@@ -162,7 +147,24 @@ def test_what_ran_after_a_failure_counts_only_when_it_was_rescued(capsys: pytest
 
 
 def test_a_deployment_that_fails_before_it_streams_is_told(capsys: pytest.CaptureFixture[str]) -> None:
-    run = Run()
-    run.ok("one", "ddtree.fleet.gpu_host_info")
-    run.failed("one", "ansible.builtin.assert", "port 30001 is held")
-    assert table(run.printed(capsys)) == [["one", "FAILED"]]
+    run = Rollout()
+    run.ok("one", "gpu_host_info")
+    run.failed("one", "assert", "port 30001 is held")
+    assert table(printed_by(run, capsys)) == [["one", "FAILED"]]
+
+
+def test_a_way_back_by_hand_is_told_and_looking_is_not(capsys: pytest.CaptureFixture[str]) -> None:
+    looking, going_back = Rollout(), Rollout()
+    for run in (looking, going_back):
+        run.ok("one", "service_release", active="1111")
+    going_back.ok("one", "service_release", state="confirmed", active="0000")
+    assert printed_by(looking, capsys) == ""
+    assert table(printed_by(going_back, capsys)) == [["one", "served"]]
+
+
+def test_one_reason_of_many_hosts_is_printed_once(capsys: pytest.CaptureFixture[str]) -> None:
+    run = Rollout()
+    run.ok("a", "venv_stream", targets={})
+    for host in ("b", "a"):
+        run.failed(host, "assert", f"{host}: the model is missing\nput it there")
+    assert "\na, b:\n  the model is missing\n  put it there\n" in printed_by(run, capsys)
