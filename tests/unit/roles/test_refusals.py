@@ -183,7 +183,9 @@ CASES = [
         "h: ddtree_dest differs from that of g, but one stream and one plan serve all hosts of a run; ",
     ),
     *(
-        Case("roles/service/tasks/look.yml", "Nothing stands in the way of a switch", {**READY, **passes}, refused, says)
+        Case(
+            "roles/service/tasks/look.yml", "Nothing stands in the way of a switch", {**READY, **passes}, refused, says
+        )
         for passes, refused, says in (
             (
                 {},
