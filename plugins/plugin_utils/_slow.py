@@ -105,16 +105,20 @@ class Watch:
             return None
         for chain in self._chains:
             for place, target in enumerate(chain.members):
-                behind = chain.members[place + 1 : place + 2]
-                if self._holds_up(target) and not any(self._holds_up(one) for one in behind) and self._pays(target):
+                behind = [one for one in chain.members[place + 1 : place + 2] if one.waits]
+                at_fault = self._share(target) > MOST_WAITING and all(self._is_quick(one) for one in behind)
+                if target.waits and at_fault and self._pays(target):
                     found = self._judge(chain, place, target)
                     if found:
                         return found
         return None
 
-    def _holds_up(self, target: Target) -> bool:
-        share = self._edges[target.number].share()
-        return target.waits and share is not None and share > MOST_WAITING
+    def _share(self, target: Target) -> float:
+        return self._edges[target.number].share() or 0.0
+
+    def _is_quick(self, target: Target) -> bool:
+        """Whether it is known that its sender does not wait for it."""
+        return self._edges[target.number].share() is not None and self._share(target) <= MOST_WAITING
 
     def _pays(self, target: Target) -> bool:
         """Whether more is left than came within the window."""

@@ -131,3 +131,15 @@ def test_one_failed_receiver_does_not_disturb_the_others(start: Start) -> None:
         threads[1].result(PATIENCE_S)
     assert sent == list(range(500))
     assert time.monotonic() - started < 5
+
+
+def test_the_best_rate_is_measured_from_the_first_byte_over_many(monkeypatch: pytest.MonkeyPatch) -> None:
+    now = [100.0]
+    monkeypatch.setattr(time, "monotonic", lambda: now[0])
+    rate = fanout.Rate()
+    now[0] += 50  # nothing had come yet, which says nothing of the rate
+    for seconds in (0.0, 1.0, 1.0, 4.0):
+        now[0] += seconds
+        rate.add(8 << 20)
+    assert rate.bytes == 32 << 20
+    assert rate.best == 8 << 20
