@@ -414,7 +414,7 @@ def test_a_stream_goes_to_those_hosts_of_a_batch_that_came_as_far() -> None:
         for name, locked in (("a", True), ("failed", False), ("b", True), ("other", True))
     }
     variables = {"ansible_play_batch": ["a", "failed", "b"], "hostvars": hostvars}
-    assert Templar(loader=DataLoader(), variables=variables).template(SHARED["_ddtree_ready"]) == ["a", "b"]
+    assert Templar(loader=DataLoader(), variables=variables).template(SHARED["_ddtree_arrived"]) == ["a", "b"]
 
 
 def test_what_may_differ_between_hosts_is_not_held_to_be_the_same() -> None:
