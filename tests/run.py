@@ -61,7 +61,7 @@ LINT = (
     Step("mypy-tests", ["env", f"MYPYPATH={':'.join(TYPED_PATHS)}", "mypy", *TYPED_TESTS]),
     Step(
         "mypy-bench",
-        ["env", "MYPYPATH=tests/bench:tests/fleet:tests/input", "mypy", "-m", "transfer", "-m", "manifest"],
+        ["env", "MYPYPATH=tests/bench:tests/fleet:tests/input", "mypy", "-m", "transfer", "-m", "manifest", "-m", "fleet"],
     ),
     Step("yamllint", ["yamllint", "--strict", "."]),
     Step("ansible-lint", ["ansible-lint", "--offline", "--profile", "production", "--strict"]),
@@ -85,6 +85,7 @@ LONG = (
     Step("service-faults-real", [*SERVICE_FAULTS, "--server", "real", "--count", "50"], 14400, counts=True),
     Step("bench", [sys.executable, "tests/bench/transfer.py"], 7200),
     Step("bench-manifest", [sys.executable, "tests/bench/manifest.py"], 1800),
+    Step("bench-fleet", [sys.executable, "tests/bench/fleet.py"], 5400),
 )
 TIERS = {"lint": LINT, "fast": FAST, "full": FULL, "long": LONG}
 
