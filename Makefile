@@ -9,6 +9,7 @@ BIN := $(VENV)/bin
 RUN := PATH="$(BIN):$$PATH" DDTREE_ROOT="$(CURDIR)" DDTREE_CACHE="$(CACHE)/fleet" DDTREE_STATE="$(CACHE)/fleet/state"
 FLEET := $(RUN) $(BIN)/python tests/fleet/fleet.py
 STATE := $(CACHE)/fleet/state
+STATES := state state-beside bench-state fleet-bench-state
 
 .PHONY: help
 help: ## Show this list
@@ -31,9 +32,10 @@ test-long: input ## Everything in `test`, 900 more engine faults, and the benchm
 	@$(RUN) $(BIN)/python tests/run.py long
 
 .PHONY: bench
-bench: setup ## Transfers and manifests side by side with the peers, an hour; JSON in build/bench
+bench: input ## Transfers and manifests beside the peers, and what a fleet costs, 80 minutes; JSON in build/bench
 	@$(RUN) $(BIN)/python tests/bench/transfer.py
 	@$(RUN) $(BIN)/python tests/bench/manifest.py
+	@$(RUN) $(BIN)/python tests/bench/fleet.py
 
 .PHONY: lint
 lint: setup ## Linters only
@@ -65,6 +67,6 @@ lock: setup ## Renew requirements-dev.lock from pyproject.toml
 
 .PHONY: clean
 clean: ## Stop the test hosts and delete everything that was built
-	@if [ -x $(BIN)/python ]; then for state in state state-beside bench-state; do $(FLEET) down --state $(CACHE)/fleet/$$state; done; fi
-	@if mountpoint -q $(CACHE)/fleet/bench-state; then umount $(CACHE)/fleet/bench-state; fi
+	@if [ -x $(BIN)/python ]; then for state in $(STATES); do $(FLEET) down --state $(CACHE)/fleet/$$state; done; fi
+	@for state in $(STATES); do if mountpoint -q $(CACHE)/fleet/$$state; then umount $(CACHE)/fleet/$$state; fi; done
 	rm -rf build .cache .mypy_cache .pytest_cache .ruff_cache .ansible

@@ -68,7 +68,7 @@ LINT = (
     Step("mypy-tests", ["env", f"MYPYPATH={':'.join(TYPED_PATHS)}", "mypy", *TYPED_TESTS]),
     Step(
         "mypy-bench",
-        ["env", "MYPYPATH=tests/bench:tests/fleet:tests/input", "mypy", "-m", "transfer", "-m", "manifest"],
+        ["env", "MYPYPATH=tests/bench:tests/fleet:tests/input", "mypy", "-m", "transfer", "-m", "manifest", "-m", "fleet"],
     ),
     Step("yamllint", ["yamllint", "--strict", "."]),
     Step("ansible-lint", ["ansible-lint", "--offline", "--profile", "production", "--strict"]),
@@ -93,6 +93,7 @@ LONG = (
     Step("service-faults-real", [*SERVICE_FAULTS, "--server", "real", "--count", "50"], 14400, counts=True),
     Step("bench", [sys.executable, "tests/bench/transfer.py"], 7200),
     Step("bench-manifest", [sys.executable, "tests/bench/manifest.py"], 1800),
+    Step("bench-fleet", [sys.executable, "tests/bench/fleet.py"], 5400),
 )
 # Where the hosts of scenarios that run beside the others are, and what molecule remembers of them.
 APART = {

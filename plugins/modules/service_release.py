@@ -261,6 +261,10 @@ hand_written:
   type: list
   elements: str
   returned: always
+store:
+  description: The releases at O(dest), as M(ddtree.fleet.venv_release) returns them.
+  type: dict
+  returned: always
 steps:
   description: What was done, in order, with the seconds it took.
   type: list

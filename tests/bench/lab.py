@@ -33,6 +33,46 @@ DISK_BYTES = 48 << 30  # sparse
 
 
 @dataclass(frozen=True)
+class Disk:
+    """A disk of its own for the hosts of a fleet: an XFS image beside its state directory, mounted there.
+
+    ext4 looks at every inode that was deleted in the last minutes before it makes a file, so a tool would pay for emptying the
+    target after the tool before it. XFS does not, and has reflinks. Direct I/O keeps the image's own pages out of the page cache,
+    which has to hold the copies of the payload.
+    """
+
+    state: Path
+
+    @property
+    def _image(self) -> Path:
+        return self.state.with_suffix(".xfs")
+
+    def mount(self) -> None:
+        """Mount a fresh one."""
+        self.state.mkdir(parents=True, exist_ok=True)
+        with self._image.open("wb") as image:
+            image.truncate(DISK_BYTES)
+        run("mkfs.xfs", "-q", "-f", str(self._image))
+        device = run("losetup", "--find", "--show", "--direct-io=on", str(self._image)).strip()
+        run("mount", device, str(self.state))
+        run("losetup", "--detach", device)  # which happens when it is unmounted
+
+    def remove(self) -> None:
+        """Unmount it and delete what it held."""
+        if os.path.ismount(self.state):
+            run("umount", str(self.state))
+        self._image.unlink(missing_ok=True)
+
+
+def inside(machine: Machine, script: str) -> str:
+    """Run a script as root inside a host, without ssh."""
+    done = machine.run("bash", "-euo", "pipefail", "-c", script, timeout=PATIENCE)
+    if done.returncode != 0:
+        raise FleetError(f"{machine.host.name}: {script}: {done.stderr.strip()}")
+    return done.stdout
+
+
+@dataclass(frozen=True)
 class Lab:
     """A source with the payload, and a target. A context manager: the hosts go down with it unless ``keep``."""
 
@@ -62,7 +102,7 @@ class Lab:
     def running(self) -> Iterator[None]:
         """Both hosts with empty disks, whatever an earlier run left; they go down in the end, unless they are kept."""
         self.stop()
-        self._mount()
+        self._disk.mount()
         try:
             hosts = [find_host(name) for name in (SOURCE, TARGET)]
             extra = {SOURCE: [self.payload.env.name]}
@@ -76,35 +116,18 @@ class Lab:
     def stop(self) -> None:
         """Take the hosts down and their disk away."""
         self.fleet.down()
-        if os.path.ismount(self.fleet.state):
-            run("umount", str(self.fleet.state))
-        self._image.unlink(missing_ok=True)
+        self._disk.remove()
 
     @property
-    def _image(self) -> Path:
-        return self.fleet.state.with_suffix(".xfs")
-
-    def _mount(self) -> None:
-        """A disk of its own for the hosts.
-
-        ext4 looks at every inode that was deleted in the last minutes before it makes a file, so a tool would pay for emptying the
-        target after the tool before it. XFS does not, and has reflinks. Direct I/O keeps the image's own pages out of the page cache,
-        which has to hold three copies of the payload.
-        """
-        self.fleet.state.mkdir(parents=True, exist_ok=True)
-        with self._image.open("wb") as image:
-            image.truncate(DISK_BYTES)
-        run("mkfs.xfs", "-q", "-f", str(self._image))
-        device = run("losetup", "--find", "--show", "--direct-io=on", str(self._image)).strip()
-        run("mount", device, str(self.fleet.state))
-        run("losetup", "--detach", device)  # which happens when it is unmounted
+    def _disk(self) -> Disk:
+        return Disk(self.fleet.state)
 
     @contextmanager
     def seeded(self) -> Iterator[None]:
         """The target, for a while, as a host that has the other environment, on the disk of its own."""
         self.fleet.restart(TARGET, layers=[self.payload.seed.name])
         self._let_source_reach_target()
-        self.inside(self.target, f"cp -a /{self.payload.seed.venv} {self.seed}")
+        inside(self.target, f"cp -a /{self.payload.seed.venv} {self.seed}")
         try:
             yield
         finally:
@@ -122,43 +145,36 @@ class Lab:
 
     def empty_target(self) -> None:
         """Nothing of the payload on the target, and no remembered hashes on either host."""
-        self.inside(self.target, f"rm -rf {self.venv} {self.venv}.* {PEER_COPY} {HASHES}")
-        self.inside(self.source, f"rm -rf {HASHES}")
+        inside(self.target, f"rm -rf {self.venv} {self.venv}.* {PEER_COPY} {HASHES}")
+        inside(self.source, f"rm -rf {HASHES}")
 
     def remove_floor(self) -> None:
         """Take away what the target copied from itself."""
-        self.inside(self.target, f"rm -rf {FLOOR_COPY}")
+        inside(self.target, f"rm -rf {FLOOR_COPY}")
 
     def warm_target(self) -> None:
         """Read once what the peers and venv_stream have put on the target."""
-        self.inside(self.target, f"tar -C / -cf - .{PEER_COPY} .{self.venv}.releases | cat > /dev/null")
+        inside(self.target, f"tar -C / -cf - .{PEER_COPY} .{self.venv}.releases | cat > /dev/null")
 
     def settle(self, seeded: bool = False) -> None:
         """The payload in the page cache, and no dirty pages that the next run would wait for."""
-        self.inside(self.source, f"tar -C / -cf - .{self.venv} | cat > /dev/null")
+        inside(self.source, f"tar -C / -cf - .{self.venv} | cat > /dev/null")
         if seeded:
-            self.inside(self.target, f"tar -C / -cf - .{self.seed} | cat > /dev/null")
+            inside(self.target, f"tar -C / -cf - .{self.seed} | cat > /dev/null")
         os.sync()
 
     def edit(self, mark: str) -> None:
         """Change five small files of the source; the first call keeps their content."""
         keep = f"[ -e {KEPT} ] || {{ mkdir {KEPT}; cp -a --parents {self._edited()} {KEPT}; }}"
-        self.inside(self.source, f"cd /; {keep}; for file in {self._edited()}; do echo '# {mark}' >> $file; done")
+        inside(self.source, f"cd /; {keep}; for file in {self._edited()}; do echo '# {mark}' >> $file; done")
 
     def restore(self) -> None:
         """Put the edited files back."""
-        self.inside(self.source, f"[ ! -e {KEPT} ] || {{ cp -a {KEPT}/root/. /root; rm -rf {KEPT}; }}")
+        inside(self.source, f"[ ! -e {KEPT} ] || {{ cp -a {KEPT}/root/. /root; rm -rf {KEPT}; }}")
 
     def received(self) -> int:
         """Bytes that the target's network has received."""
         return self.target.network.received_bytes(self.target.host)
-
-    def inside(self, machine: Machine, script: str) -> str:
-        """Run a script as root inside a host, without ssh."""
-        done = machine.run("bash", "-euo", "pipefail", "-c", script, timeout=PATIENCE)
-        if done.returncode != 0:
-            raise FleetError(f"{machine.host.name}: {script}: {done.stderr.strip()}")
-        return done.stdout
 
     def _edited(self) -> str:
         folder = self.payload.directory / self.payload.env.name
@@ -176,5 +192,5 @@ class Lab:
         config = f"Host {TARGET}\n HostName {network.address(host)}\n Port {host.port}\n User {host.user}\n"
         make = "[ -e /root/.ssh/id_ed25519 ] || ssh-keygen -q -t ed25519 -N '' -f /root/.ssh/id_ed25519"
         write = f"echo {shlex.quote(config)} > /root/.ssh/config; echo {shlex.quote(known)} > /root/.ssh/known_hosts"
-        public = self.inside(self.source, f"{make}; {write}; cat /root/.ssh/id_ed25519.pub")
-        self.inside(self.target, f"echo {shlex.quote(public)} >> /root/.ssh/authorized_keys")
+        public = inside(self.source, f"{make}; {write}; cat /root/.ssh/id_ed25519.pub")
+        inside(self.target, f"echo {shlex.quote(public)} >> /root/.ssh/authorized_keys")

@@ -155,6 +155,7 @@ def _facts(paths: Paths, store: Store) -> Dict[str, Any]:
     record: Dict[str, Any] = looks.at("what was confirmed", lambda: switch.confirmed(paths), {})
     found = units.look(paths.stem, record.get("units", []))
     files: Files = looks.at("the unit files", lambda: family.read(paths.units, paths.stem), {})
+    listing: Dict[str, Any] = looks.at("which releases there are", store.listing, {})
     return {
         "active": store.active() or "",
         "way_back": looks.at("the way back", store.way_back, ""),
@@ -175,6 +176,7 @@ def _facts(paths: Paths, store: Store) -> Dict[str, Any]:
         "serves": [{"unit": name, "url": health.server(unit)} for name, unit in sorted(found.items()) if unit.up],
         "hand_written": family.hand_written(paths.stem, files),
         "drift": switch.drift(files, record),
+        "store": listing,
         "warnings": looks.warnings(),
     }
 

@@ -63,6 +63,16 @@ THRESHOLDS = {
 KEY = "/proc/sys/kernel/ostype"  # a file with one word in it
 PHASES = ["preflight", "stream", "prove", "serve"]
 THERE = {"store": {"previous": "c" * 16, "releases": RELEASES}}
+LOOKED: Dict[str, Any] = {"store": {**THERE["store"], "dest_kind": "release"}, "hand_written": []}
+READY: Dict[str, Any] = {
+    "service_dest": "/v",
+    "service_release": "a" * 16,
+    "service_now": LOOKED,
+    "service_hand_written_unit": "adopt",
+    "_service_needed_seconds": "90",
+    "_service_way_back_seconds": "90",
+    "service_way_back_timeout": 89,
+}
 
 CASES = [
     Case(
@@ -103,26 +113,32 @@ CASES = [
         )
         for value, refused in (("", "/nowhere.yml"), (__file__, "drain.yml"))
     ),
-    Case(
-        "roles/preflight/tasks/main.yml",
-        "The addresses are free or the service's own",
-        {"preflight_found": FOUND, "preflight_units": ["s.service"]},
-        {"preflight_found": {**FOUND, "port_holders": [HOLDER]}},
-        "h: 127.0.0.1:30001 is taken by pid 9 (python3 other.py), which is not s.service; stop it",
-    ),
-    Case(
-        "roles/preflight/tasks/main.yml",
-        "Nobody else uses the GPUs",
-        {"preflight_found": FOUND, "preflight_units": ["s.service"]},
-        {"preflight_found": {**FOUND, "foreign_gpu_processes": [PROCESS] * 9}},
-        "h: GPU memory is held by pid 7 (train.py, 1024 MiB on GPU 0, 1), ",
-    ),
-    Case(
-        "roles/preflight/tasks/main.yml",
-        "Model and drafter are on the host",
-        {"preflight_found": FOUND},
-        {"preflight_found": {**FOUND, "missing_paths": ["/m", "/d"]}},
-        "h: /m, /d does not exist; put the models there first",
+    *(
+        Case(
+            "roles/preflight/tasks/main.yml",
+            "Nothing is in the way of the server",
+            {"preflight_found": FOUND, "preflight_units": ["s.service"]},
+            {"preflight_found": {**FOUND, **refused}},
+            says,
+        )
+        for refused, says in (
+            (
+                {"port_holders": [HOLDER]},
+                "h: 127.0.0.1:30001 is taken by pid 9 (python3 other.py), which is not s.service; stop it",
+            ),
+            (
+                {"foreign_gpu_processes": [PROCESS] * 9},
+                "h: GPU memory is held by "
+                + "pid 7 (train.py, 1024 MiB on GPU 0, 1), " * 8
+                + "1 more, which is not s.service; end what is not needed",
+            ),
+            ({"missing_paths": ["/m", "/d"]}, "h: /m, /d does not exist; put the models there first"),
+            (
+                {"port_holders": [HOLDER], "missing_paths": ["/m"]},
+                "h: 127.0.0.1:30001 is taken by pid 9 (python3 other.py), which is not s.service; stop it, set ddtree_port, or set "
+                "ddtree_unit to the unit that runs it so that it is taken over\nh: /m does not exist; put the models there first",
+            ),
+        )
     ),
     Case(
         "roles/venv/tasks/main.yml",
@@ -168,33 +184,46 @@ CASES = [
     ),
     *(
         Case(
-            "roles/service/tasks/look.yml",
-            "Dest is nothing that would be lost",
-            {"service_before": {"store": {"dest_kind": passes}}, "service_dest": "/v"},
-            {"service_before": {"store": {"dest_kind": refused}}},
-            says,
+            "roles/service/tasks/look.yml", "Nothing stands in the way of a switch", {**READY, **passes}, refused, says
         )
         for passes, refused, says in (
-            ("release", "link", "h: /v is a link to somewhere else than its releases; move it away"),
-            ("directory", "other", "h: /v is neither a directory nor a link; move it away"),
+            (
+                {},
+                {"service_release": "d" * 16},
+                f"h: there is no release {'d' * 16} in /v.releases; deploy it first",
+            ),
+            (
+                {},
+                {"service_now": {**LOOKED, "store": {**THERE["store"], "dest_kind": "link"}}},
+                "h: /v is a link to somewhere else than its releases; move it away",
+            ),
+            (
+                {"service_now": {**LOOKED, "store": {**THERE["store"], "dest_kind": "directory"}}},
+                {"service_now": {**LOOKED, "store": {**THERE["store"], "dest_kind": "other"}}},
+                "h: /v is neither a directory nor a link; move it away",
+            ),
+            *(
+                (
+                    passes,
+                    {"service_hand_written_unit": "refuse", "service_now": {**LOOKED, "hand_written": ["s.service"]}},
+                    "h: s.service was not written by ddtree.fleet and would be replaced",
+                )
+                for passes in (
+                    {"service_now": {**LOOKED, "hand_written": ["s.service"]}},
+                    {"service_hand_written_unit": "refuse"},
+                )
+            ),
+            (
+                {},
+                {"_service_way_back_seconds": "89"},
+                "h: ddtree_way_back_timeout is 89 s, but draining, teardown, loading and gates may take 90 s",
+            ),
+            (
+                {},
+                {"service_release": "d" * 16, "_service_way_back_seconds": "89"},
+                f"h: there is no release {'d' * 16} in /v.releases; deploy it first; ddtree_way_back_timeout is 89 s",
+            ),
         )
-    ),
-    *(
-        Case(
-            "roles/service/tasks/look.yml",
-            "A unit that was written by hand may be taken over",
-            {"service_hand_written_unit": mode, "service_now": {"hand_written": hand_written}},
-            {"service_hand_written_unit": "refuse", "service_now": {"hand_written": ["s.service"]}},
-            "h: s.service was not written by ddtree.fleet and would be replaced",
-        )
-        for mode, hand_written in (("adopt", ["s.service"]), ("refuse", []))
-    ),
-    Case(
-        "roles/service/tasks/look.yml",
-        "The way back waits long enough",
-        {"_service_way_back_seconds": "90", "_service_needed_seconds": "90", "service_way_back_timeout": 89},
-        {"_service_way_back_seconds": "89"},
-        "h: ddtree_way_back_timeout is 89 s, but draining, teardown, loading and gates may take 90 s",
     ),
     Case(
         "roles/service/tasks/verify.yml",
@@ -301,7 +330,10 @@ def tasks_of(file: str) -> Iterator[Dict[str, Any]]:
 def outcome(case: Case, more: Dict[str, Any]) -> Tuple[bool, str]:
     """Whether the task passes with these variables, and its message."""
     task = next(task for task in tasks_of(case.file) if task["name"] == case.task)
-    variables = {**task.get("vars", {}), "inventory_hostname": "h", **case.passes, **more}
+    parts = Path(case.file).parts
+    role_vars = ROOT / "roles" / parts[1] / "vars" / "main.yml"
+    own = DataLoader().load_from_file(str(role_vars), trusted_as_template=True) if role_vars.is_file() else {}
+    variables = {**own, **task.get("vars", {}), "inventory_hostname": "h", **case.passes, **more}
     templar, asserted = Templar(loader=DataLoader(), variables=variables), task["ansible.builtin.assert"]
     conditions = asserted["that"] if isinstance(asserted["that"], list) else [asserted["that"]]
     passed = all(templar.evaluate_conditional(condition) for condition in conditions)
