@@ -20,7 +20,9 @@ ANSIBLE = model.Ansible(cores=4, forks=10, main=0.01, local=0.02, remote=0.05, a
 WORK = model.Work(local_tasks=30, remote_tasks=10, gates=20.0)
 
 
-@pytest.mark.parametrize("point", POINTS["stream"]["points"], ids=lambda point: f"{point['topology']}-{point['targets']}")
+@pytest.mark.parametrize(
+    "point", POINTS["stream"]["points"], ids=lambda point: f"{point['topology']}-{point['targets']}"
+)
 def test_a_stream_is_as_long_as_it_was_measured(point: Dict[str, Any]) -> None:
     computed = model.stream_seconds(
         model.lab_network(POINTS), POINTS["stream"]["bytes"], point["targets"], point["topology"]
@@ -62,7 +64,7 @@ def test_batches_are_those_of_the_settings() -> None:
     assert model.batches(4, 1) == [2, 2]
 
 
-def run(*arguments: str) -> "subprocess.CompletedProcess[str]":
+def run(*arguments: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
         [sys.executable, str(Path(model.__file__)), *arguments], capture_output=True, text=True, check=False
     )
