@@ -61,7 +61,17 @@ LINT = (
     Step("mypy-tests", ["env", f"MYPYPATH={':'.join(TYPED_PATHS)}", "mypy", *TYPED_TESTS]),
     Step(
         "mypy-bench",
-        ["env", "MYPYPATH=tests/bench:tests/fleet:tests/input", "mypy", "-m", "transfer", "-m", "manifest", "-m", "fleet"],
+        [
+            "env",
+            "MYPYPATH=tests/bench:tests/fleet:tests/input",
+            "mypy",
+            "-m",
+            "transfer",
+            "-m",
+            "manifest",
+            "-m",
+            "fleet",
+        ],
     ),
     Step("yamllint", ["yamllint", "--strict", "."]),
     Step("ansible-lint", ["ansible-lint", "--offline", "--profile", "production", "--strict"]),
