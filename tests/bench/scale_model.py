@@ -81,6 +81,12 @@ def tasks_seconds(ansible: Ansible, work: Work, hosts: int) -> float:
     return max(main, (main + workers) / ansible.cores) + rounds * (ansible.answer * work.remote_tasks + work.gates)
 
 
+def processor_seconds(ansible: Ansible, work: Work, hosts: int) -> float:
+    """Seconds of the control node's processors for the tasks of so many hosts; in a lab, the hosts' own among them."""
+    local, remote = (ansible.main + each for each in (ansible.local, ansible.remote))
+    return hosts * (local * work.local_tasks + remote * work.remote_tasks)
+
+
 def batches(hosts: int, share: float, canary: int = 2) -> List[int]:
     """The sizes of canary and batches, as the settings of a rollout make them."""
     rest = hosts - min(canary, hosts)

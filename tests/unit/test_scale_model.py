@@ -16,7 +16,7 @@ from ansible_collections.ddtree.fleet.tests.bench import scale_model as model
 
 POINTS = model.measured()
 NETWORK = model.Network(uplink=100.0, node=1000.0, fixed=3.0, host=0.5)
-ANSIBLE = model.Ansible(cores=4, forks=10, main=0.01, local=0.02, remote=0.05, answer=0.3)
+ANSIBLE = model.Ansible(cores=2, forks=10, main=0.01, local=0.02, remote=0.05, answer=0.3)
 WORK = model.Work(local_tasks=30, remote_tasks=10, gates=20.0)
 
 
@@ -30,12 +30,11 @@ def test_a_stream_is_as_long_as_it_was_measured(point: Dict[str, Any]) -> None:
     assert computed == pytest.approx(point["seconds"], rel=0.15)
 
 
-def test_a_rollout_that_changes_nothing_is_as_long_as_it_was_measured() -> None:
-    noop = POINTS["noop"]
-    work = model.Work(noop["local_tasks"], noop["remote_tasks"], noop["gates"])
-    ansible = model.lab_ansible(POINTS)
-    computed = sum(model.tasks_seconds(ansible, work, hosts) for hosts in noop["batches"]) + noop["others"]
-    assert computed == pytest.approx(noop["seconds"], rel=0.25)
+@pytest.mark.parametrize("point", POINTS["noop"]["points"], ids=lambda point: str(point["hosts"]))
+def test_a_rollout_that_changes_nothing_takes_the_processors_that_were_measured(point: Dict[str, Any]) -> None:
+    work = model.Work(point["local_tasks"], point["remote_tasks"], 0.0)
+    computed = POINTS["noop"]["start"] + model.processor_seconds(model.lab_ansible(POINTS), work, point["hosts"])
+    assert computed == pytest.approx(point["control_cpu"] + point["hosts_cpu"], rel=0.25)
 
 
 def test_a_chain_carries_the_content_over_the_uplink_once_and_a_star_once_for_each_target() -> None:
@@ -52,7 +51,9 @@ def test_hosts_that_share_a_machine_are_bound_by_it() -> None:
 
 
 def test_tasks_are_bound_by_answers_in_rounds_and_by_processors() -> None:
-    assert model.tasks_seconds(ANSIBLE, WORK, 10) == pytest.approx((40 * 0.01 * 10 + 11 + 0) / 4 + 3 + 20)
+    assert model.tasks_seconds(ANSIBLE, WORK, 10) == pytest.approx(
+        (0.01 * 40 + 0.02 * 30 + 0.05 * 10) * 10 / 2 + 0.3 * 10 + 20
+    )
     assert model.tasks_seconds(ANSIBLE, WORK, 11) - model.tasks_seconds(ANSIBLE, WORK, 10) > 23
     one_process = model.Ansible(cores=64, forks=1000, main=0.01, local=0.02, remote=0.05, answer=0.0)
     assert model.tasks_seconds(one_process, model.Work(30, 10, 0.0), 1000) == pytest.approx(0.01 * 40 * 1000)
