@@ -8,6 +8,7 @@ from __future__ import annotations
 import contextlib
 import os
 import threading
+import time
 from typing import TYPE_CHECKING, Any, Dict, List, Optional
 
 from ansible_collections.ddtree.fleet.plugins.module_utils._lease import Lease, this_process
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
     from ansible_collections.ddtree.fleet.plugins.module_utils._stream.stripes import Receiving
 
 LISTEN_S = 30.0
+SAID_FIRST_S = 0.1
 
 
 class Listening:
@@ -147,6 +149,7 @@ class Conversation:
             wire = peer.received if peer else 0
             if short:  # said before those behind this target notice anything, so that the relay knows where it began
                 channel.send("short", why=short, wire=wire, peak_memory=peak_memory(), **self._target.lacking())
+                time.sleep(SAID_FIRST_S if after else 0)
             else:
                 done = self._target.commit(self._request)
                 with progress.Progress(channel, "pass on").heartbeat():
