@@ -4,6 +4,6 @@
 set -euo pipefail
 cd "$DDTREE_ROOT"
 export ANSIBLE_CONFIG=$DDTREE_ROOT/ansible.cfg ANSIBLE_COLLECTIONS_PATH=$DDTREE_ROOT/.collections
-molecule reset --scenario-name default >/dev/null 2>&1 || true
+for scenario in default "$1"; do molecule reset --scenario-name "$scenario" >/dev/null 2>&1 || true; done
 trap 'python tests/fleet/fleet.py down --state "$DDTREE_STATE"' EXIT
 molecule test --scenario-name "$1"
