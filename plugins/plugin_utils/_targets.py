@@ -34,9 +34,10 @@ CHANGES = ("added", "changed", "removed")
 class Request:
     """What to stream. ``src`` and ``dest`` are absolute paths; ``idle`` is how long a silent peer is waited for, in seconds.
 
-    ``path`` is auto, relay or direct; ``topology`` auto, chain or star; ``compress`` auto, zstd or none; ``rate`` in bytes per second, 0 for any; ``ports`` the range
-    that targets listen in for direct connections, 0 for any; ``streams`` the number of direct connections each, 0 for as many as
-    the processors can use; ``addresses`` where the source finds a target, by host, before its own idea of it.
+    ``path`` is auto, relay or direct; ``topology`` auto, chain or star; ``compress`` auto, zstd or none; ``rate`` in bytes
+    per second, 0 for any; ``ports`` the range that targets listen in for direct connections, 0 for any; ``streams`` the
+    number of direct connections each, 0 for as many as the processors can use; ``addresses`` where the source finds a
+    target, by host, before its own idea of it.
     """
 
     src: str

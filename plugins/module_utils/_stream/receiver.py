@@ -108,7 +108,8 @@ class Receiver:
     def receive(self, peer: FrameReader, heals: bool = False, more: Callable[[], Message] = dict) -> str:
         """Take frames up to ``end``, or to ``stop``; gives why they ended before everything was there, empty otherwise.
 
-        ``heals``: it is no failure when the peer is gone. ``more`` is told to the relay with the progress. Raises PeerError or TreeError; what is complete by then stays in the tree.
+        ``heals``: it is no failure when the peer is gone. ``more`` is told to the relay with the progress. Raises PeerError
+        or TreeError; what is complete by then stays in the tree.
         """
         self._failures.clear()
         self._lanes = [_Lane(self._failures) for _lane in range(2 if (os.cpu_count() or 1) < 8 else 4)]
