@@ -162,7 +162,7 @@ EXAMPLES = r"""
     source: ct200
     src: /root/venv_sglang211
     dest: /root/venv_sglang211
-    targets: "{{ ansible_play_hosts }}"
+    targets: "{{ ansible_play_batch }}"
   run_once: true
   register: stream
 

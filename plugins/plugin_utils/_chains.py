@@ -41,6 +41,10 @@ class Chain:
     def after(self, target: Target) -> list[Target]:
         return self.members[self.members.index(target) + 1 :]
 
+    def feeds_directly(self, target: Target) -> bool:
+        """Whether a member's content comes over a connection of its own, and not through the relay."""
+        return self.direct or target is not self.members[0]
+
     def feeder(self, target: Target, source: str) -> str:
         """The host that feeds a member, or ``relay``."""
         place = self.members.index(target)
@@ -127,7 +131,9 @@ class Linker:
         fed = self._link(list(zip(chained, chained[1:])), problems)
         chains = {target.number: Chain([target]) for target in targets if target.number not in fed}
         heads = list(chains.values())
-        self._feed_heads([chain for chain in heads if chain.members[0].want], problems)
+        most = max((target.verdict.bytes_sent for target in wanting), default=0)
+        if self._request.path == "direct" or (self._request.path == "auto" and most >= DIRECT_FROM):
+            self._feed_heads([chain for chain in heads if chain.members[0].want and chain.members[0].alive], problems)
         for target in chained:  # in order, so that its predecessor has its chain already
             if target.number in fed:
                 chains[target.number] = chains[fed[target.number]]
@@ -166,6 +172,8 @@ class Linker:
 
         def connect(place: int, peer: Message) -> None:
             first, second = usable[place]
+            if not first.alive:
+                return
             with first.judged():
                 problem = str(peer.get("problem", ""))
                 if not problem:
@@ -201,11 +209,8 @@ class Linker:
         return peer
 
     def _feed_heads(self, heads: Sequence[Chain], problems: dict[int, list[str]]) -> None:
-        """Connect the source to the heads of chains, unless the relay is asked for or as good."""
+        """Connect the source to the heads of chains."""
         request, source = self._request, self._request.source
-        most = max((chain.members[0].verdict.bytes_sent for chain in heads), default=0)
-        if request.path == "relay" or (request.path == "auto" and most < DIRECT_FROM):
-            return
         chosen = {chain.members[0].number: chain for chain in heads if self._may(source, chain.members[0].verdict.host)}
         for chain in heads:
             head = chain.members[0]

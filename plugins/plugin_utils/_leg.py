@@ -110,6 +110,7 @@ class Leg:
         """``heard`` is told what the agent says of its progress."""
         self.host = endpoint.host
         self._heard = heard
+        self._sending = threading.Lock()  # one message at a time, whoever sends it
         self._endpoint = endpoint
         self._python = python
         self._idle = idle
@@ -277,7 +278,7 @@ class Leg:
         return self.answer(*answers)
 
     def tell(self, op: str, **fields: Any) -> None:
-        with self.named():
+        with self.named(), self._sending:
             self.channel.send(op, **fields)
 
     def answer(self, *answers: str) -> Message:
@@ -322,7 +323,7 @@ class Leg:
 
     def call_out(self, op: str) -> None:
         """Send a message while another thread listens, which hears of a failure."""
-        with contextlib.suppress(OSError, PeerError, ValueError):
+        with contextlib.suppress(OSError, PeerError, ValueError), self._sending:
             self.channel.send(op)
 
     def kill(self) -> None:

@@ -13,7 +13,7 @@ import contextlib
 import os
 import threading
 from collections.abc import Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
 
 from ansible_collections.ddtree.fleet.plugins.module_utils._stream.pace import idle_seconds
@@ -121,7 +121,9 @@ class Rounds:
         if judge:
             self.sent.chains = [[target.verdict.host for target in chain.members] for chain in chains]
         self._board.begin([target for chain in chains for target in chain.members])
-        current = Round(self._request, self._leg, chains, self._board, judge, not self._moved)
+        # Where only the source may feed a head, another one may be out of its reach.
+        move = not self._moved and self._request.path != "direct"
+        current = Round(self._request, self._leg, chains, self._board, judge, move)
         sent = current.run(self._pool, compress)
         if sent:
             self.sent.add(sent)
@@ -167,12 +169,18 @@ class Round:
             target.alone = target in heads and len(chains) == 1 and hasattr(os, "splice")
             target.watch = self._heard
         asked = list(groups(chains))
-        waiting = [pool.submit(self._see, chain, target) for chain in chains for target in chain.members]
+        waiting: list[Future[None]] = []
         sent: Message = {}
         with feeding([*self._members.values()], heads):
+            # All is asked for before anybody may say stop, which must not overtake it.
+            for chain in chains:
+                for target in chain.members:
+                    target.verdict.topology = "chain" if len(chain.members) > 1 else "star"
+                    target.begin(chain.feeds_directly(target), [behind.number for behind in chain.after(target)])
             try:
                 messages = [group.message() for group in asked]
                 leg.tell("send", groups=messages, compress=compress, rate=self._request.rate)
+                waiting = [pool.submit(self._see, chain, target) for chain in chains for target in chain.members]
                 sent = self._pass_blocks([group for group in asked if RELAY in group.sinks()])
             except LegError:
                 if any(target.waits for target in self._members.values()):
@@ -210,9 +218,8 @@ class Round:
 
     def _see(self, chain: Chain, target: Target) -> None:
         """See one target through the round."""
-        direct = chain.direct or target is not chain.members[0]
-        target.verdict.topology = "chain" if len(chain.members) > 1 else "star"
-        target.take(direct, [behind.number for behind in chain.after(target)])
+        direct = chain.feeds_directly(target)
+        target.take(direct)
         with self._lock:
             self._left.pop(target.number)
             cut_off = not target.alive and any(behind.number in self._left for behind in chain.after(target))

@@ -150,7 +150,7 @@ class Target:
             yield
         except LegError as error:
             self.fail(str(error))
-        except (ArithmeticError, KeyError, TypeError, ValueError) as error:
+        except (ArithmeticError, AttributeError, KeyError, PeerError, TypeError, ValueError) as error:
             self.fail(f"{self.verdict.host}: the stream is corrupt: an answer lacks or garbles {error}")
 
     def fail(self, why: str) -> None:
@@ -199,7 +199,7 @@ class Target:
             self.verdict.changed = not state["present"]
             if state["present"]:
                 self.verdict.installed_digest = state["installed"]
-                leg.tell("bye")
+                leg.call_out("bye")
 
     def why_not(self, environment: dict[str, Any]) -> str:
         """Why the environment's interpreter does not do there, empty when it does."""
@@ -259,15 +259,22 @@ class Target:
             "streams": streams,
         }
 
-    def take(self, direct: bool, after: list[int]) -> None:
-        """See one round of content through to this target, which passes it on to those ``after`` it, and its commit if it gets as far."""
+    def begin(self, direct: bool, after: list[int]) -> None:
+        """Tell the target that a round of content comes, which it passes on to those ``after`` it."""
         with self.judged():
-            leg, verdict = self.connected(), self.verdict
+            verdict = self.verdict
             self.why_short = ""
             verdict.rounds += 1
             if verdict.files_sent:
                 verdict.path, verdict.fed_by = "direct" if direct else "relay", self.feeder
-            leg.tell("take", direct=direct, number=self.number, after=after)
+            self.connected().tell("take", direct=direct, number=self.number, after=after)
+
+    def take(self, direct: bool) -> None:
+        """See the round that has begun through to this target, and its commit if it gets as far."""
+        if not self.alive:
+            return
+        with self.judged():
+            leg, verdict = self.connected(), self.verdict
             self.ready.set()
             passing = threading.Thread(target=self._pass_on, args=(leg,), daemon=True)
             passes = not direct and not self.alone
@@ -293,8 +300,8 @@ class Target:
             verdict.bytes_resumed = done["resumed"]
             seconds = verdict.seconds.get("receive", 0.0)
             verdict.mib_per_s = round(verdict.bytes_sent / (1 << 20) / seconds, 1) if seconds else 0.0
-            leg.tell("bye")
-            self.done = True
+            self.done = True  # whatever becomes of the connection now
+            leg.call_out("bye")
 
     def _pass_on(self, leg: Leg) -> None:
         with self._writing():

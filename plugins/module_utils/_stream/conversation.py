@@ -49,7 +49,8 @@ class Listening:
 
     def _accept(self) -> None:
         try:
-            self._peer = self._listener.accept(LISTEN_S, self._idle)
+            # Whoever shall connect may be told so only after another host was waited for, for as long as anybody is.
+            self._peer = self._listener.accept(LISTEN_S + self._idle, self._idle)
         except (OSError, PeerError) as error:
             self._problem = str(error)
 
