@@ -10,6 +10,7 @@ import subprocess
 import sys
 import threading
 import time
+import uuid
 from pathlib import Path
 from typing import Any, Dict, List
 
@@ -239,7 +240,8 @@ def test_a_key_on_the_edge_of_what_is_shown_is_redacted(server: Server, smoke: R
 
 
 def test_a_key_is_in_no_command_line_environment_or_file(server: Server, smoke: RunModule, tmp_path: Path) -> None:
-    (tmp_path / "key").write_text(KEY)
+    key = f"{KEY}-{uuid.uuid4()}"  # other tests that run now have theirs on command lines
+    (tmp_path / "key").write_text(key)
     # The server under test reads its key from its own command line, so it is started without one here.
     server.start("dflash_accepted", "--slow", "0.3")
     seen: List[str] = []
@@ -250,7 +252,7 @@ def test_a_key_is_in_no_command_line_environment_or_file(server: Server, smoke: 
             for process in Path("/proc").glob("[0-9]*"):
                 for name in ("cmdline", "environ"):
                     try:
-                        if KEY.encode() in (process / name).read_bytes():
+                        if key.encode() in (process / name).read_bytes():
                             seen.append(f"{process}/{name}")
                     except OSError:
                         continue
