@@ -8,7 +8,14 @@ from __future__ import annotations
 from datetime import datetime, timezone
 from typing import Any
 
-from ansible_collections.ddtree.fleet.plugins.plugin_utils._run.model import NOT_WELL, Check, Gate, Host, Run
+from ansible_collections.ddtree.fleet.plugins.plugin_utils._run.model import (
+    NOT_WELL,
+    UNFINISHED,
+    Check,
+    Gate,
+    Host,
+    Run,
+)
 
 # Raised when a field changes its meaning or goes away; new fields alone do not raise it.
 SCHEMA_VERSION = 1
@@ -35,7 +42,7 @@ def document(run: Run, checks: Checks) -> dict[str, Any]:
                     "versions": run.versions,
                 }
             ),
-            "well": not any(outcome in NOT_WELL for outcome in run.counts()),
+            "well": run.finished and not any(outcome in (*NOT_WELL, UNFINISHED) for outcome in run.counts()),
             "counts": run.counts(),
             "streams": run.streams,
             "hosts": hosts,

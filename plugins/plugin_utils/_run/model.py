@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
@@ -128,6 +129,11 @@ class Host:
         return self.outcome in NOT_WELL
 
     @property
+    def went_back(self) -> bool:
+        """The way back was taken, and what serves was proved and is what served before, not what was to be left."""
+        return self.restored and self.restored_well and (self.serves != self.wanted or self.before == self.wanted)
+
+    @property
     def fell_with_the_fleet(self) -> bool:
         """Nothing was wrong with it, but the whole rollout was taken back."""
         return self.taken_back and self.outcome == ROLLED_BACK and not self.failures and self.verdict is None
@@ -178,7 +184,7 @@ class Host:
         failed = failed or self.verdict is not None or (not finished and bool(self.failures))
         if unreachable or (self.verdict is not None and self.verdict.unreachable):
             self.outcome = UNREACHABLE
-        elif self.taken_back or (failed and self.restored and self.restored_well):
+        elif self.taken_back or (failed and self.went_back):
             self.outcome = ROLLED_BACK
         elif failed:
             self.outcome = FAILED
@@ -232,12 +238,12 @@ class Run:
 
     def reasons(self) -> list[tuple[str, list[Host]]]:
         """The reasons of what failed, each once with its hosts: a hundred hosts often have one fault."""
-        groups: dict[tuple[str, str], list[Host]] = {}
+        groups: dict[tuple[str, str, str], list[Host]] = {}
         for host in self.hosts:
             if host.failed:
-                reason = host.reason.replace(f"{host.name}: ", "").strip()
-                groups.setdefault((host.outcome, reason), []).append(host)
-        return [(said[1], hosts) for said, hosts in groups.items()]
+                reason = re.sub(rf"^{re.escape(host.name)}: ", "", host.reason, flags=re.MULTILINE).strip()
+                groups.setdefault((host.outcome, host.serves, reason), []).append(host)
+        return [(said[2], hosts) for said, hosts in groups.items()]
 
 
 def grouped(statements: Iterable[tuple[str, str]]) -> list[tuple[str, list[str]]]:

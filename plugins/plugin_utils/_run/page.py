@@ -32,6 +32,7 @@ from ansible_collections.ddtree.fleet.plugins.plugin_utils._run.model import (
     CHANGED,
     NOT_WELL,
     OUTCOMES,
+    ROLLED_BACK,
     SERVED,
     UNCHANGED,
     Host,
@@ -91,7 +92,8 @@ def title(run: Run) -> str:
         return "Interrupted before its end"
     releases = {host.serves for host in run.targets() if host.outcome in (SERVED, UNCHANGED)} - {""}
     serving = counted.get(SERVED, 0) + counted.get(UNCHANGED, 0)
-    if total and serving == total and len(releases) == 1 and not run.check:
+    proved = all(any(gate.name == "server" for gate in host.gates) for host in run.targets())
+    if total and serving == total and proved and len(releases) == 1 and not run.check:
         who = "All " + count(total, "host") + " serve" if total > 1 else "1 host serves"
         return f"{who} release {releases.pop()[:SHOWN_ID]}"
     if run.check:
@@ -166,9 +168,13 @@ def _failure(reason: str, hosts: Sequence[Host]) -> str:
 
 
 def _outcome_of_way_back(host: Host) -> str:
-    if host.fell_with_the_fleet or (host.restored and host.restored_well):
+    if host.outcome == ROLLED_BACK:
         release = f"Release <code>{text(host.serves[:SHOWN_ID])}</code> serves again."
         return f'<p class="back">{release if host.serves else "What was there before is back."}</p>'
+    if host.restored and host.restored_well:
+        return (
+            f'<p class="back">The way back failed: release <code>{text(host.serves[:SHOWN_ID])}</code> serves on.</p>'
+        )
     if host.restored:
         return '<p class="back">The way back was taken, but what came back was not proved. Look at the host now.</p>'
     return ""

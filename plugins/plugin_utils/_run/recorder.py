@@ -68,7 +68,7 @@ class Recorder:
 
     def ok(self, event: Event) -> None:
         host = self._hear(event)
-        if host.restored and event.action in _PROOFS_OF_THE_WAY_BACK:
+        if host.restored and _proves_the_way_back(event):
             host.restored_well = True
         if event.action == "set_fact":
             self._remember(host, findings.mapping(event.found.get("ansible_facts")))
@@ -83,7 +83,7 @@ class Recorder:
         for found in _items(event.found) if event.ours else []:
             if event.action in _GATES and not found.get("skipped"):
                 host.gates.append(self._gate(event, found))
-        if host.restored and event.action in _PROOFS_OF_THE_WAY_BACK:
+        if host.restored and _proves_the_way_back(event):
             host.restored_well = False
         if not ignored:
             reason = findings.reason(event.found)
@@ -163,7 +163,8 @@ class Recorder:
                 self.deploys = True
                 host.confirmed = event.state == "confirmed" or (host.confirmed and event.state != "restored")
                 if event.state == "restored" and host.failures:
-                    host.restored = host.restored_well = True
+                    # Where nothing serves there is nothing to prove.
+                    host.restored, host.restored_well = True, not found.get("serves")
 
     def _stream(self, event: Event, found: Mapping[str, Any]) -> None:
         """One task for many hosts: each has a verdict of its own."""
@@ -196,12 +197,16 @@ class Recorder:
             verdict = findings.mapping(facts["ddtree_failed"])
             reason = findings.text(verdict.get("reason"), findings.LONG)
             away = reason.startswith("unreachable: ")
-            phase = findings.text(verdict.get("phase"), 40)
-            host.verdict = Failure(self._heard, reason, phase=phase, unreachable=away) if verdict else None
+            host.verdict = Failure(self._heard, reason, unreachable=away) if verdict else None
 
     @staticmethod
     def _add_warnings(host: Host, said: Collection[str]) -> None:
         host.warnings += [text for text in said if text not in host.warnings]
+
+
+def _proves_the_way_back(event: Event) -> bool:
+    """Whether it is one of our own proofs; the tasks of a user's hook may ask other servers."""
+    return event.phase == GO_BACK and event.action in _PROOFS_OF_THE_WAY_BACK
 
 
 def _urgency(host: Host) -> tuple[Any, ...]:

@@ -118,6 +118,8 @@ def test_a_long_message_is_cut_after_its_secrets_were_taken_out() -> None:
         ("1 host serves release 7c1e9a04b2d3f581", {}, {"a": True}),
         ("1 host of 2 would change", {"check": True}, {"a": True, "b": False}),
         ("Nothing would change", {"check": True}, {"a": False}),
+        # Nobody asked the servers.
+        ("2 hosts: 2 unchanged", {"tags": ("preflight",)}, {"a": False, "b": False}),
     ],
 )
 def test_the_title_says_what_became_of_the_fleet(title: str, asked: Dict[str, Any], targets: Dict[str, bool]) -> None:
@@ -127,6 +129,8 @@ def test_the_title_says_what_became_of_the_fleet(title: str, asked: Dict[str, An
     rollout.ok("a", "venv_stream", targets=verdicts)
     for host, changed in targets.items():
         rollout.ok(host, "service_release", active=release, state="confirmed" if changed and not asked else "")
+        if "tags" not in asked:
+            rollout.ok(host, "sglang_smoke", gate="server")
     assert title_of(rollout.end()) == title
 
 

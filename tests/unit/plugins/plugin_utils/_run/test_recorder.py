@@ -8,7 +8,8 @@ from __future__ import annotations
 from typing import Any, Dict
 
 import pytest
-from ansible_collections.ddtree.fleet.plugins.plugin_utils._run.page import title
+from ansible_collections.ddtree.fleet.plugins.plugin_utils._run.document import Checks, document
+from ansible_collections.ddtree.fleet.plugins.plugin_utils._run.page import page, title
 from ansible_collections.ddtree.fleet.tests.unit.rollouts import Rollout, outcomes
 
 OLD, NEW = "0f3a6be291c84d77", "7c1e9a04b2d3f581"
@@ -63,11 +64,11 @@ def test_a_rollout_tells_each_outcome() -> None:
     rollout.failed(
         "b", "fail", f"b: server gate failed\nRolled back: release {OLD} serves again", rescued=True, phase="go back"
     )
-    rollout.fact("b", ddtree_failed={"reason": "b: server gate failed", "phase": "serve"})
+    rollout.fact("b", ddtree_failed={"reason": "b: server gate failed"})
     rollout.failed("d", "assert", "d: no space", rescued=True)
-    rollout.fact("d", ddtree_failed={"reason": "d: no space", "phase": "stream"})
+    rollout.fact("d", ddtree_failed={"reason": "d: no space"})
     rollout.unreachable("e", "No route to host", ignored=True)
-    rollout.fact("e", ddtree_failed={"reason": "unreachable: No route to host", "phase": "preflight"})
+    rollout.fact("e", ddtree_failed={"reason": "unreachable: No route to host"})
     for host in ("b", "d", "e"):
         rollout.failed(host, "fail", "as remembered")
     run = rollout.end()
@@ -101,6 +102,47 @@ def test_a_way_back_that_is_not_proved_is_no_rollback() -> None:
     rollout.failed("b", "fail", "b: rolled back", phase="go back")
     rollout.failed("c", "fail", "c: Nothing ran before", phase="go back")
     assert outcomes(rollout.end()) == {"a": "failed", "b": "rolled_back", "c": "rolled_back"}
+
+
+def test_a_host_that_should_go_back_and_serves_on_has_failed() -> None:
+    rollout = Rollout()
+    rollout.fact("a", ddtree_rollout_stage="batch")
+    bring(rollout, "a")
+    serve(rollout, "a")
+    # On its way back with the fleet the old release fails, so the new one, which was proved, stays.
+    rollout.ok("a", "service_release", state="switched", phase="go back", active=OLD)
+    rollout.failed("a", "sglang_smoke", "server gate failed", rescued=True, phase="go back", **GATE_FAILED)
+    rollout.ok("a", "service_release", state="restored", phase="go back", active=NEW, changed=True)
+    rollout.ok("a", "sglang_smoke", phase="go back", **GATE_PASSED)
+    rollout.fact("a", ddtree_failed={"reason": "a: server gate failed"})
+    rollout.failed("a", "fail", "as remembered")
+    run = rollout.end()
+    assert outcomes(run) == {"a": "failed"}
+    html = page(run, Checks(), "run.json")
+    assert "The way back failed: release <code>" in html
+    assert "serves again" not in html
+
+
+def test_a_hook_neither_proves_nor_disproves_what_came_back() -> None:
+    rollout = Rollout()
+    bring(rollout, "a", "b")
+    for host in ("a", "b"):
+        roll_back(rollout, host)
+        serving = {"serves": [{"unit": "s.service", "url": "http://127.0.0.1:1"}]}
+        rollout.ok(host, "service_release", state="restored", phase="go back", active=OLD, **serving)
+    rollout.ok("a", "sglang_smoke", phase="go back", **GATE_PASSED)
+    rollout.failed("a", "uri", "the load balancer refused", rescued=True, phase="serve")
+    rollout.ok("b", "uri", phase="serve")
+    for host in ("a", "b"):
+        rollout.failed(host, "fail", f"{host}: server gate failed", phase="go back")
+    assert outcomes(rollout.end()) == {"b": "failed", "a": "rolled_back"}
+
+
+def test_a_run_that_did_not_end_is_not_well() -> None:
+    rollout = Rollout()
+    rollout.fact("a", ddtree_rollout_stage="batch")
+    bring(rollout, "a", changed=False)
+    assert document(rollout.end(finished=False), Checks())["well"] is False
 
 
 def test_a_host_that_was_taken_back_with_the_fleet_is_rolled_back() -> None:
@@ -142,7 +184,7 @@ def test_a_plan_that_fails_is_worth_telling() -> None:
 
 def test_what_the_plan_resets_does_not_count() -> None:
     rollout = Rollout()
-    rollout.fact("a", ddtree_failed={"reason": "of the last run", "phase": "serve"}, ddtree_taken_back=True)
+    rollout.fact("a", ddtree_failed={"reason": "of the last run"}, ddtree_taken_back=True)
     rollout.fact("a", ddtree_failed={}, ddtree_taken_back=False, ddtree_rollout_stage="batch")
     bring(rollout, "a")
     serve(rollout, "a")
