@@ -75,7 +75,7 @@ def _canary(hosts: Sequence[str], groups: Mapping[str, Sequence[str]], canary: A
         for group in HARDWARE:
             chosen += [host for host in hosts if host in groups.get(group, ())][: int(canary)]
         return list(dict.fromkeys(chosen))
-    if canary not in groups:
+    if not isinstance(canary, str) or canary not in groups:
         raise AnsibleFilterError(
             f"ddtree_canary is {canary!r}, which is neither a number nor a group of the inventory; the groups are "
             f"{', '.join(sorted(groups))}"
@@ -90,7 +90,7 @@ def _canary(hosts: Sequence[str], groups: Mapping[str, Sequence[str]], canary: A
 
 
 def _batches(hosts: Sequence[str], sizes: Union[Amount, Sequence[Amount]]) -> Iterator[list[str]]:
-    wanted = str(sizes).split(",") if isinstance(sizes, (str, int)) else list(sizes)
+    wanted = str(sizes).split(",") if isinstance(sizes, (str, int)) else list(sizes or [])
     if not wanted:
         raise AnsibleFilterError("ddtree_batches is empty; say ['100%'] for all hosts at once")
     amounts = [_amount("ddtree_batches", size, least=1) for size in wanted]

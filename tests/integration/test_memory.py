@@ -33,7 +33,7 @@ def test_a_tree_of_many_files_takes_little_memory_at_both_ends(tmp_path: Path, m
             tree = source.scan(src)
             target.open(dest)
             want = agents.need(source, target, tree)["want"]
-            group = {"runs": to_runs(want), "partial": [], "sinks": [0]}
+            group = {"runs": to_runs(want), "partial": [], "sinks": [0], "takers": [1]}
             frames = source.frames("send", "sent", groups=[group], compress="auto", rate=0)
             done = target.take(frames[:-1])
         return len(want), {"source": parse_message(frames[-1])["peak_memory"], "target": done["peak_memory"]}

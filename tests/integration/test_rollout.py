@@ -69,6 +69,7 @@ def fails_in(phase: str) -> Dict[str, Any]:
         "name": f"Fail in {phase}",
         "ansible.builtin.fail": {"msg": f"{{{{ inventory_hostname }}}} fails in {phase}"},
         "when": f"fails_in | default('') == '{phase}'",
+        "no_log": "{{ fails_secretly | default(false) }}",
     }
 
 
@@ -242,6 +243,14 @@ def test_when_a_whole_batch_failed_all_that_switched_goes_back(fleet: Fleet) -> 
     assert failed(run) == ["b1", "b2", "b3", "r1"]
     assert "2 of 2 hosts of batch 2 of 3 failed, 1 may: b3, r1. Held back: r2" in run.said
     assert '"msg": "b2 fails in going back"' in run.said
+
+
+def test_what_a_task_hides_is_hidden_in_the_reason_too(fleet: Fleet) -> None:
+    run = fleet.deploy(settings={"ddtree_canary": 0}, hosts={"b1": {"fails_in": "serve", "fails_secretly": True}})
+    assert run.status == 2
+    assert "Fail in serve: what it says is hidden by no_log" in run.said
+    # Ansible's own error line says it all the same.
+    assert not re.search(r"^(?!\[ERROR\]: Task failed: Action failed: ).*b1 fails in serve", run.said, re.MULTILINE)
 
 
 def test_hosts_that_are_down_or_lost_in_the_middle_do_not_end_the_run(fleet: Fleet) -> None:

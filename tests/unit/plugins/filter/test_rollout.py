@@ -81,6 +81,8 @@ def test_a_share_is_not_less_by_what_floating_point_makes_of_it() -> None:
         ((True,), "ddtree_canary is True"),
         (("empty",), "none of the hosts of this run is in the group empty"),
         ((1, []), "ddtree_batches is empty"),
+        ((["b1"], ["25%"]), "ddtree_canary is ['b1'], which is neither a number nor a group of the inventory; "),
+        ((1, None), "ddtree_batches is empty; say ['100%'] for all hosts at once"),
         ((1, [0]), "ddtree_batches has 0, which is neither a number of hosts from 1 nor a share such as 25%"),
         ((1, ["0%"]), "ddtree_batches has '0%'"),
         ((1, ["101%"]), "ddtree_batches has '101%'"),
