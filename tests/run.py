@@ -90,7 +90,7 @@ FULL = (
     Step("unit-slow", [*PYTEST, "-n", "auto", "-m", "slow", "tests/unit"], counts=True),
     Step("sanity", [sys.executable, "tests/sanity/sanity.py"], 1200),
     Step("browser", [*PYTEST, "tests/browser"], counts=True),
-    Step("integration", [*PYTEST, "-o", "faulthandler_timeout=600", "tests/integration"], counts=True),
+    Step("integration", [*PYTEST, "-n", "auto", "-o", "faulthandler_timeout=600", "tests/integration"], counts=True),
     Step("faults", [*FAULTS, "--count", "100"], counts=True),
     Step("faults-direct", [*FAULTS, "--count", "24", "--path", "direct"], counts=True),
     Step("faults-chain", [*FAULTS, "--count", "16", "--topology", "chain"], counts=True),
