@@ -187,6 +187,7 @@ class Round:
                     raise
             with self._lock:
                 self._over = True
+            self._lose(sent)
             for head in heads:  # a source tells those that it is connected to itself
                 head.put(message_frame("stop" if sent.get("stopped") else "end"))
         for future in waiting:
@@ -207,6 +208,7 @@ class Round:
                 message = parse_message((kind, payload), "group", "sent", "progress") if kind != BLOCK else {}
             if message.get("op") == "progress":
                 self._board.heard(self._request.source, message)
+                self._lose(message)
                 self._look(message)
                 continue
             if message.get("op") == "sent":
@@ -222,7 +224,7 @@ class Round:
         target.take(direct)
         with self._lock:
             self._left.pop(target.number)
-            cut_off = not target.alive and any(behind.number in self._left for behind in chain.after(target))
+            cut_off = not target.alive and self._waits_behind(target)
             nobody = not self._left
             if target.why_short and not self._stopped:
                 self.broken = target, target.why_short
@@ -230,16 +232,25 @@ class Round:
             self._stop()
 
     def _heard(self, target: Target, progress: Message) -> None:
-        """A target that cannot pass on tells of it at once."""
+        self._lose(progress)
+        self._look(progress)
+
+    def _lose(self, progress: Message) -> None:
+        """End the round when a sender cannot send to a target any more that others wait behind; what has none behind it says so itself."""
         with self._lock:
             lost = [
                 (self._left[int(n)], str(why)) for n, why in progress.get("lost", {}).items() if int(n) in self._left
             ]
-            if lost and not self._stopped:
-                self.broken = lost[0]
-        if lost:
+            cut = [(target, why) for target, why in lost if self._waits_behind(target)]
+            if cut and not self._stopped:
+                self.broken = cut[0]
+        if cut:
             self._stop()
-        self._look(progress)
+
+    def _waits_behind(self, target: Target) -> bool:
+        """Whether somebody who is not through yet gets content by way of a target."""
+        (chain,) = (chain for chain in self._chains if target in chain.members)
+        return any(behind.number in self._left for behind in chain.after(target))
 
     def _look(self, progress: Message) -> None:
         """Judge by what a sender says of those that it sends to, and by what this process sees of those that it feeds itself."""

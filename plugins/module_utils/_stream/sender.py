@@ -55,8 +55,8 @@ class Sender:
         self._entries = entries
         self._sinks = sinks
         self._limit = RateLimit(rate)
-        self._progress = Progress(sinks.channel, "send")
-        self._progress.more = sinks.report
+        self.progress = Progress(sinks.channel, "send")
+        self.progress.more = sinks.report
         workers = min(os.cpu_count() or 1, MAX_WORKERS)
         self.pace = Pace(compress, workers)
         self._pool = ThreadPoolExecutor(workers)
@@ -102,7 +102,7 @@ class Sender:
                     self.read += count
                     if self._used == BLOCK_SIZE:
                         self._end_block(group)
-        self._progress.add(1)
+        self.progress.add(1)
 
     def _end_block(self, group: Group) -> None:
         if self._used:
@@ -126,7 +126,7 @@ class Sender:
             raise changed_while_read(os.path.join(self._root, entry.path))
         self.read += BLOCK_SIZE
         self.pace.left(BLOCK_SIZE)
-        self._progress.add(0, BLOCK_SIZE)
+        self.progress.add(0, BLOCK_SIZE)
         return BLOCK_SIZE
 
     def _pack(self, buffer: bytearray, size: int, file: int) -> Union[Buffer, Future[bytes]]:
@@ -157,7 +157,7 @@ class Sender:
             self._limit.spend((HEADER.size + len(payload)) * len(group.sinks))
             self._sinks.send(group.sinks, BLOCK, payload)
             self.pace.left(size)
-            self._progress.add(0, size)
+            self.progress.add(0, size)
 
     def close(self) -> None:
         self._pool.shutdown(wait=False)

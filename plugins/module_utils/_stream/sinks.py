@@ -111,7 +111,8 @@ class Sinks:
         self._direct: Dict[int, Direct] = {}
 
     def connect(self, message: Message) -> Dict[str, str]:
-        """Connect to each target of the request, all at once; gives why those that failed did."""
+        """Connect to each target of the request, all at once, and to nobody else; gives why those that failed did."""
+        self.close()
         failed: Dict[str, str] = {}
 
         def work(peer: Dict[str, Any]) -> None:

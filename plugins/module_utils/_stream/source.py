@@ -9,7 +9,7 @@ import contextlib
 import hashlib
 import os
 import time
-from typing import Any, Dict, List, Tuple
+from typing import Any, Dict, List, Set, Tuple
 
 from ansible_collections.ddtree.fleet.plugins.module_utils._hashing import hash_tree
 from ansible_collections.ddtree.fleet.plugins.module_utils._index import HashIndex, index_path
@@ -132,7 +132,8 @@ class Source:
                 if sinks.stopped:
                     break
                 sender.send(self._group(asked))
-            sinks.end()
+            with sender.progress.heartbeat():
+                sinks.end()
         self._seconds["send"] = self._seconds.get("send", 0.0) + time.monotonic() - started
         lost, direct = sinks.lost(), sinks.sent
         sinks.close()
@@ -154,27 +155,33 @@ class Source:
         """
         numbers = [n for n in from_runs(asked["runs"], len(self._entries)) if self._entries[n].kind == FILE]
         files = set(numbers)
-        agreed: Dict[int, int] = {}
+        told: Dict[int, List[Dict[int, str]]] = {}
         for number, prefixes in asked["partial"]:
-            if number in files and agreed.get(number, 1):
-                length = self._agreed(self._entries[number], prefixes)
-                agreed[number] = min(length, agreed.get(number, length))
+            if number in files:
+                told.setdefault(number, []).append(dict(prefixes))
+        agreed = {number: self._agreed(self._entries[number], beginnings) for number, beginnings in told.items()}
         offsets = {number: offset for number, offset in agreed.items() if offset}
         return Group(numbers, offsets, asked["sinks"], asked["takers"])
 
-    def _agreed(self, entry: Entry, prefixes: List[Tuple[int, str]]) -> int:
-        """How much of a file a target already has: the longest of its prefixes whose hash is that of ours."""
-        digest, done, agreed = hashlib.sha256(), 0, 0
+    def _agreed(self, entry: Entry, beginnings: List[Dict[int, str]]) -> int:
+        """How much of a file all have that tell the hashes of what they have of it, by length. It is read once for all of them."""
+        digest, done = hashlib.sha256(), 0
+        agreed = [0] * len(beginnings)
+        doubted: Set[int] = set()
         with open_scanned(self._root, entry) as fd:
-            for length, sha256 in prefixes:
-                if not done < length <= entry.size:
+            for length in sorted({length for told in beginnings for length in told}):
+                if not done < length <= entry.size or len(doubted) == len(beginnings):
                     break
                 hash_into(digest, fd, length - done, entry.path)
-                done = length
-                if digest.hexdigest() != sha256:
-                    break
-                agreed = length
-        return agreed
+                done, ours = length, digest.hexdigest()
+                for place, told in enumerate(beginnings):
+                    if place in doubted or length not in told:
+                        continue
+                    if told[length] == ours:
+                        agreed[place] = length
+                    else:
+                        doubted.add(place)
+        return min(agreed)
 
 
 def _open(src: bytes) -> bytes:

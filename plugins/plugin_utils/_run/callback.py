@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import abc
 import atexit
 import os
 import time
@@ -45,9 +46,9 @@ class RecordingCallback(CallbackBase):
         self._recorder = Recorder(Run(str(os.getpid()), "", time.time(), time.time()))
         self._playing: Optional[int] = None
 
+    @abc.abstractmethod
     def told(self, run: Run) -> None:
         """Make something of the run. Only called where it deployed something, or failed on the way to it."""
-        raise NotImplementedError
 
     def v2_playbook_on_start(self, playbook: Any) -> None:
         run, asked = self._recorder.run, context.CLIARGS

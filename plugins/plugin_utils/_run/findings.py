@@ -14,6 +14,7 @@ from collections.abc import Mapping
 from typing import Any, Optional
 
 from ansible_collections.ddtree.fleet.plugins.module_utils._secrets import Redactor
+from ansible_collections.ddtree.fleet.plugins.module_utils._sglang.verdict import SERVER_FIELDS
 from ansible_collections.ddtree.fleet.plugins.plugin_utils._run.model import Check, Gate
 
 SHORT, LONG = 240, 4000
@@ -30,23 +31,6 @@ _FIGURES = (
     "ready_seconds",
     "speedup",
     "seconds",
-)
-_SERVER = (
-    "version",
-    "served_model_name",
-    "device",
-    "tp_size",
-    "ep_size",
-    "pp_size",
-    "dp_size",
-    "attention_backend",
-    "disable_cuda_graph",
-    "enable_nccl_nvls",
-    "speculative_algorithm",
-    "speculative_num_draft_tokens",
-    "speculative_dflash_block_size",
-    "speculative_ddtree_budget",
-    "speculative_ddtree_topk_cap",
 )
 _VERDICT_TEXTS = ("path", "topology", "fed_by", "compress", "interpreter")
 _VERDICT_NUMBERS = ("files_sent", "bytes_sent", "bytes_resumed", "wire_bytes", "mib_per_s", "rounds")
@@ -148,7 +132,7 @@ def smoke(found: Mapping[str, Any], at: int) -> Gate:
         server={
             name: value
             for name, value in mapping(found.get("server")).items()
-            if name in _SERVER and isinstance(value, (str, int, float, bool)) and text(value) == str(value)
+            if name in SERVER_FIELDS and isinstance(value, (str, int, float, bool)) and text(value) == str(value)
         },
         not_verified=statements(found.get("not_verified")),
         remarks=statements(found.get("remarks")),

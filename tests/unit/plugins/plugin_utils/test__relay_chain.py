@@ -319,7 +319,7 @@ def test_a_source_that_fails_ends_the_stream_and_is_named(src: Path, fleet: Flee
 
 # slow ones
 
-SLOW = "take = receiver.Receiver._take\ndef slow(self, data, zeros):\n    time.sleep(0.1)\n    take(self, data, zeros)\nreceiver.Receiver._take = slow\n"
+SLOW = "take = receiver.Receiver._take\ndef slow(self, data, zeros):\n    time.sleep(0.25)\n    take(self, data, zeros)\nreceiver.Receiver._take = slow\n"
 OFTEN = "progress.INTERVAL_S = 0.1\n"
 
 
@@ -337,11 +337,7 @@ def test_a_slow_one_is_set_aside_and_fed_after_the_others(
     codes = {one: OFTEN + (SLOW if one == name else "") for one in NAMES}
     fleet.stream(codes, path, OFTEN, topology=topology, rate=0)
     fleet.check([], fleet.tree["rounds"])
-    assert 2 <= fleet.tree["rounds"] <= 4  # one more where the head was in doubt first, or where others ended meanwhile
-    if name == NAMES[0] and topology == "chain" and not fleet.tree["set_aside"]:
-        # The head went to the end of its chain in doubt, and the others were through before it was proved to be slow.
-        assert [chain[-1] for chain in fleet.tree["chains"]] == [name]
-        return
+    assert 3 <= fleet.tree["rounds"] <= 4  # the fourth where the head was in doubt first
     assert fleet.tree["set_aside"] == [name]
     assert sorted(host for chain in fleet.tree["chains"] for host in chain) == sorted(set(NAMES) - {name})
     assert fleet.found[name]["topology"] == "star"
