@@ -48,6 +48,18 @@ Place = Union[Path, str]
 AnyAgent = TypeVar("AnyAgent", bound="Agent")
 
 
+class EndsAfter:
+    """A connection that gives some frames, then ends."""
+
+    def __init__(self, *frames: Frame) -> None:
+        self._frames = list(frames)
+
+    def receive_frame(self) -> Frame:
+        if not self._frames:
+            raise PeerError("gone")
+        return self._frames.pop(0)
+
+
 class Agent:
     """One agent process. Use as a context manager; one that hangs is killed, which fails the test instead of stopping it."""
 

@@ -27,8 +27,6 @@ from ansible_collections.ddtree.fleet.tests.unit.hosts import (
     content,
     here,
     hosts,
-    many_files,
-    one_large_file,
     recorded,
     release_of,
     request,
@@ -36,16 +34,6 @@ from ansible_collections.ddtree.fleet.tests.unit.hosts import (
     target,
     verdicts,
 )
-
-
-@pytest.fixture(name="src")
-def src_fixture(tmp_path: Path) -> Path:
-    return many_files(tmp_path / "src")
-
-
-@pytest.fixture(name="large")
-def large_fixture(tmp_path: Path) -> Path:
-    return one_large_file(tmp_path / "large")
 
 
 def test_one_source_feeds_two_targets_and_nothing_the_second_time(tmp_path: Path, src: Path) -> None:

@@ -25,8 +25,6 @@ from ansible_collections.ddtree.fleet.tests.unit.hosts import (
     content,
     here,
     hosts,
-    many_files,
-    one_large_file,
     release_of,
     request,
     run,
@@ -56,16 +54,6 @@ FAILING = {
         "File too large; what arrived stays there",
     ),
 }
-
-
-@pytest.fixture(name="src")
-def src_fixture(tmp_path: Path) -> Path:
-    return many_files(tmp_path / "src")
-
-
-@pytest.fixture(name="large")
-def large_fixture(tmp_path: Path) -> Path:
-    return one_large_file(tmp_path / "large")
 
 
 @pytest.mark.slow

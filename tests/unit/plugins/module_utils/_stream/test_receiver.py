@@ -33,6 +33,7 @@ from ansible_collections.ddtree.fleet.plugins.module_utils._stream.wire import (
     to_runs,
 )
 from ansible_collections.ddtree.fleet.plugins.module_utils._tree import TreeError
+from ansible_collections.ddtree.fleet.tests.unit.agents import EndsAfter
 from ansible_collections.ddtree.fleet.tests.unit.trees import MIB, row
 
 NOISE = random.Random(7).randbytes(BLOCK_SIZE)
@@ -299,18 +300,6 @@ def test_a_full_disk_is_named_and_ends_the_stream(tmp_path: Path, monkeypatch: p
 # going on with the same stream after a pass that ended early
 
 
-class Broken:
-    """A connection that gives some frames, then ends."""
-
-    def __init__(self, *frames: Frame) -> None:
-        self._frames = list(frames)
-
-    def receive_frame(self) -> Frame:
-        if not self._frames:
-            raise PeerError("gone")
-        return self._frames.pop(0)
-
-
 def receiver_of(subject: Case) -> Receiver:
     progress = Progress(Channel(io.BytesIO(), io.BytesIO()), "receive")
     tree = os.fsencode(subject.tree)
@@ -329,7 +318,7 @@ def test_a_pass_that_breaks_off_is_gone_on_with_from_any_place_that_is_there(
     receiver = receiver_of(subject)
     stream = b"first" + NOISE * 3
     blocks = [block(stream[:MIB]), block(stream[MIB : 2 * MIB]), block(stream[2 * MIB : 2 * MIB + 5])]
-    assert receiver.receive(Broken(group([0, 1, 2]), *blocks), heals=True) == "gone"
+    assert receiver.receive(EndsAfter(group([0, 1, 2]), *blocks), heals=True) == "gone"
     assert receiver.lacking() == [1, 2]
     ((number, known),) = receiver.partial()
     assert number == 1
@@ -337,7 +326,7 @@ def test_a_pass_that_breaks_off_is_gone_on_with_from_any_place_that_is_there(
     assert all(sha256(FILES["b"][:length]) == found for length, found in known)
     rest = (FILES["b"] + b"third")[offset:]
     blocks = [block(rest[start : start + BLOCK_SIZE]) for start in range(0, len(rest), BLOCK_SIZE)]
-    assert receiver.receive(Broken(group([1, 2], [(1, offset)] if offset else []), *blocks, END), heals=True) == ""
+    assert receiver.receive(EndsAfter(group([1, 2], [(1, offset)] if offset else []), *blocks, END), heals=True) == ""
     assert subject.files() == FILES
     assert receiver.lacking() == []
     assert receiver.resumed == 0  # nothing was there before this stream
@@ -346,35 +335,35 @@ def test_a_pass_that_breaks_off_is_gone_on_with_from_any_place_that_is_there(
 def test_a_small_file_that_was_cut_in_two_comes_whole(tmp_path: Path) -> None:
     subject = case(tmp_path, {"a": b"first", "b": b"second", "c": b"third"})
     receiver = receiver_of(subject)
-    assert receiver.receive(Broken(group([0, 1, 2]), block(b"firstsec")), heals=True) == "gone"
-    assert receiver.receive(Broken(group([1, 2]), block(b"secondthird"), END)) == ""
+    assert receiver.receive(EndsAfter(group([0, 1, 2]), block(b"firstsec")), heals=True) == "gone"
+    assert receiver.receive(EndsAfter(group([1, 2]), block(b"secondthird"), END)) == ""
     assert subject.files() == {"a": b"first", "b": b"second", "c": b"third"}
 
 
 def test_what_goes_on_from_a_place_that_has_not_arrived_is_refused(tmp_path: Path) -> None:
     subject = case(tmp_path, FILES)
     receiver = receiver_of(subject)
-    receiver.receive(Broken(group([0, 1, 2]), block(b"first" + NOISE[:100])), heals=True)
+    receiver.receive(EndsAfter(group([0, 1, 2]), block(b"first" + NOISE[:100])), heals=True)
     with pytest.raises(PeerError, match="^the source sent b from a place that was not asked for$"):
-        receiver.receive(Broken(group([1], [(1, 101)])), heals=True)
+        receiver.receive(EndsAfter(group([1], [(1, 101)])), heals=True)
 
 
 def test_a_pass_can_be_stopped_in_the_middle_of_a_file_and_damage_is_noticed_in_the_next(tmp_path: Path) -> None:
     subject = case(tmp_path, FILES)
     receiver = receiver_of(subject)
     frames = [group([0, 1, 2]), block(b"first" + NOISE[:-5]), message_frame("stop")]
-    assert receiver.receive(Broken(*frames)) == under_test.STOPPED
+    assert receiver.receive(EndsAfter(*frames)) == under_test.STOPPED
     with (subject.tree / "b").open("r+b") as file:
         file.write(b"damage")
     rest = FILES["b"][100:] + b"third"
     blocks = [block(rest[start : start + BLOCK_SIZE]) for start in range(0, len(rest), BLOCK_SIZE)]
     with pytest.raises(PeerError, match="^b arrived with other content"):
-        receiver.receive(Broken(group([1, 2], [(1, 100)]), *blocks, END))
+        receiver.receive(EndsAfter(group([1, 2], [(1, 100)]), *blocks, END))
 
 
 def test_a_connection_that_must_not_end_fails_the_pass(tmp_path: Path) -> None:
     with pytest.raises(PeerError, match="^gone$"):
-        receiver_of(case(tmp_path, FILES)).receive(Broken(group([0, 1, 2])))
+        receiver_of(case(tmp_path, FILES)).receive(EndsAfter(group([0, 1, 2])))
 
 
 def test_a_full_disk_is_a_failure_also_where_the_connection_ends(
@@ -386,4 +375,4 @@ def test_a_full_disk_is_a_failure_also_where_the_connection_ends(
     receiver = receiver_of(case(tmp_path, FILES))
     monkeypatch.setattr(os, "pwrite", full)
     with pytest.raises(TreeError, match="tree/b: No space left on device; what arrived stays there"):
-        receiver.receive(Broken(group([0, 1, 2]), block(b"first" + NOISE[:-5])), heals=True)
+        receiver.receive(EndsAfter(group([0, 1, 2]), block(b"first" + NOISE[:-5])), heals=True)

@@ -25,6 +25,7 @@ from ansible_collections.ddtree.fleet.plugins.module_utils._stream.wire import (
     message_frame,
     parse_message,
 )
+from ansible_collections.ddtree.fleet.tests.unit.agents import EndsAfter
 from ansible_collections.ddtree.fleet.tests.unit.direct_ends import SOON, stream
 
 MIB = 1 << 20
@@ -60,18 +61,6 @@ def words(frames: Sequence[Frame]) -> List[str]:
     ]
 
 
-class Given:
-    """Who feeds a link."""
-
-    def __init__(self, *frames: Frame) -> None:
-        self._frames = list(frames)
-
-    def receive_frame(self) -> Frame:
-        if not self._frames:
-            raise PeerError("gone")
-        return self._frames.pop(0)
-
-
 def until(reader: Any, last: str) -> List[str]:
     frames: List[Frame] = []
     while not frames or words(frames)[-1] != last:
@@ -89,7 +78,7 @@ def test_a_member_keeps_what_is_for_it_and_passes_on_what_is_for_those_behind(mo
         END,
     ]
     with connected(NEXT) as (sinks, (behind,)):
-        link = Link(Given(*frames), sinks, MINE, [NEXT, LAST])
+        link = Link(EndsAfter(*frames), sinks, MINE, [NEXT, LAST])
         assert until(link, "end") == ["group", "mine", "group", "both", "wait", "end"]
         sinks.finish()
         assert until(behind, "end") == ["group", "last", "group", "both", "wait", "end"]
@@ -98,7 +87,7 @@ def test_a_member_keeps_what_is_for_it_and_passes_on_what_is_for_those_behind(mo
 
 def test_what_stops_a_head_is_not_passed_on() -> None:
     with connected(NEXT) as (sinks, _ends):
-        link = Link(Given(message_frame("stop")), sinks, MINE, [NEXT])
+        link = Link(EndsAfter(message_frame("stop")), sinks, MINE, [NEXT])
         assert until(link, "stop") == ["stop"]
         sinks.finish()
         assert sinks._direct[NEXT].stripes.sent == 0
@@ -107,7 +96,7 @@ def test_what_stops_a_head_is_not_passed_on() -> None:
 @pytest.mark.parametrize("takers", [None, 3, ["x"], {}])
 def test_a_group_that_is_for_nobody_knows_whom_is_refused(takers: Any) -> None:
     with connected(NEXT) as (sinks, _ends):
-        link = Link(Given(message_frame("group", runs=[], offsets=[], takers=takers)), sinks, MINE, [NEXT])
+        link = Link(EndsAfter(message_frame("group", runs=[], offsets=[], takers=takers)), sinks, MINE, [NEXT])
         with pytest.raises(PeerError, match="^the source sent a group in a form that is not understood$"):
             link.receive_frame()
 
@@ -116,7 +105,7 @@ def test_a_member_behind_that_is_gone_does_not_end_the_one_before() -> None:
     with connected(NEXT) as (sinks, (behind,)):
         behind.close()
         blocks = [(BLOCK, bytes(MIB))] * 30
-        link = Link(Given(group(MINE, NEXT), *blocks, END), sinks, MINE, [NEXT])
+        link = Link(EndsAfter(group(MINE, NEXT), *blocks, END), sinks, MINE, [NEXT])
         assert len(until(link, "end")) == 32
         sinks.finish()
         assert list(sinks.lost()) == [str(NEXT)]
