@@ -7,7 +7,7 @@ DOCUMENTATION = r"""
 name: report
 type: aggregate
 short_description: One page for people and one JSON for machines at the end of a deployment
-version_added: 0.1.0
+version_added: 0.2.0
 author: the ddtree.fleet authors (@ddtree)
 description:
   - Writes down what became of each host, why, and what was seen - releases, gates, accept length and tokens per second against the baseline,

@@ -1,11 +1,10 @@
 # Copyright (c) 2026, the ddtree.fleet authors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Filters that plan a rollout, judge how far it may go, and find the setting that a misspelt one was meant to be."""
+"""Filters that plan a rollout, and judge how far it may go."""
 
 from __future__ import annotations
 
-import difflib
 import re
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Any, Union
@@ -53,12 +52,6 @@ def rollout_stopped(planned: Mapping[str, Any], done: Collection[str], host: str
                 f"Held back: {', '.join(held_back) or 'none'}"
             )
     return ""
-
-
-def misspelt(names: Sequence[str], known: Sequence[str]) -> list[str]:
-    """Each name, with the known one that it looks like: ``ddtree_prot (ddtree_port?)``."""
-    nearest = ((name, difflib.get_close_matches(name, known, 1, 0.75)) for name in names)
-    return [f"{name} ({near[0]}?)" if near else name for name, near in nearest]
 
 
 def _stages(planned: Mapping[str, Any]) -> Iterator[tuple[str, Sequence[str], int]]:
@@ -123,4 +116,4 @@ class FilterModule:
     """The filters by name."""
 
     def filters(self) -> dict[str, Any]:
-        return {"rollout": rollout, "rollout_stopped": rollout_stopped, "misspelt": misspelt}
+        return {"rollout": rollout, "rollout_stopped": rollout_stopped}

@@ -8,7 +8,7 @@ from __future__ import annotations
 DOCUMENTATION = r"""
 module: patch_capture
 short_description: Write down the patch set of a working environment
-version_added: 0.1.0
+version_added: 0.2.0
 description:
   - Compares an environment with O(baseline), which must be given, and returns the declaration of all that differs, as
     M(ddtree.fleet.patch_assert) takes it, so that nobody has to write it by hand.

@@ -7,7 +7,7 @@ from __future__ import annotations
 DOCUMENTATION = r"""
 module: service_release
 short_description: Switch a service to a release, with a way back that needs no control node
-version_added: 0.1.0
+version_added: 0.2.0
 description:
   - A service runs from O(dest), which leads to the active release (M(ddtree.fleet.venv_release)), with unit files that go with that release.
   - Switching is armed, done, proved by the caller, and confirmed. Until it is confirmed, the host itself goes back when the time is over, when

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 from ansible.errors import AnsibleFilterError
-from ansible_collections.ddtree.fleet.plugins.filter.rollout import FilterModule, misspelt, rollout, rollout_stopped
+from ansible_collections.ddtree.fleet.plugins.filter.rollout import FilterModule, rollout, rollout_stopped
 
 GROUPS = {
     "b300": ["b1", "b2", "b3", "b4", "b5", "b6"],
@@ -129,14 +129,5 @@ def test_the_last_batch_counts_at_the_end() -> None:
     assert rollout_stopped(PLANNED, [*done, "h6"]) == ""
 
 
-def test_a_misspelt_name_is_shown_with_what_it_looks_like() -> None:
-    known = ["ddtree_port", "ddtree_canary"]
-    assert misspelt(["ddtree_prot", "ddtree_canari", "ddtree_elsewhere"], known) == [
-        "ddtree_prot (ddtree_port?)",
-        "ddtree_canari (ddtree_canary?)",
-        "ddtree_elsewhere",
-    ]
-
-
 def test_the_filters_have_their_names() -> None:
-    assert set(FilterModule().filters()) == {"rollout", "rollout_stopped", "misspelt"}
+    assert set(FilterModule().filters()) == {"rollout", "rollout_stopped"}
