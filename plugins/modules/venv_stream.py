@@ -24,7 +24,7 @@ description:
   - Where O(dest) is not the path that the environment was built at, what names that path (scripts, activation, C(pyvenv.cfg), C(.pth)
     files, absolute links) is rewritten on the target, and the digest of what then stands there is recorded beside the source's.
   - Runs on the control node as an action plugin, and opens one ssh connection of its own to each host, as the inventory says. For the
-    direct path it makes two certificates for each target, which are only ever in memory and end with the task.
+    direct path it makes a certificate for each target and one for the source, which are only ever in memory and end with the task.
 author:
   - the ddtree.fleet authors (@ddtree)
 options:
